@@ -1,0 +1,168 @@
+//! The one seam between the platform and what runs sandboxes: `trait Driver`, the in-memory fake
+//! and the conformance suite that every driver passes.
+//!
+//! What a driver promises:
+//! - Every method is idempotent; removing what is absent is `Ok`. A method that fails half way leaves
+//!   something that `remove` removes and `list` shows.
+//! - State is derived, never stored (003): a spec with no compute is `stopped`, and so on. `list`
+//!   after a restart tells the truth about every sandbox, running or half-made.
+//! - `create` is durable when it answers; `stop` answers when the workspace is.
+//! - What a guest says is untrusted; exits and usage come from the host's own accounting.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use async_trait::async_trait;
+use guest_proto::Guest;
+use jiff::Timestamp;
+use model::{EndReason, Limits, Phase, Policy, Result, SandboxId, SandboxSpec, TemplateName};
+use tokio::sync::mpsc;
+
+/// What differs between drivers, so that callers branch on this and not on names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Capabilities {
+    pub pause: bool,
+    /// `disk_gb` is enforced by the kernel.
+    pub disk_limit: bool,
+    /// Egress policies are enforced and can be changed while running.
+    pub egress: bool,
+    /// `create` may be served from a pool of waiting sandboxes.
+    pub warm_pool: bool,
+}
+
+/// One sandbox as it is now, read off what exists.
+#[derive(Debug, Clone)]
+pub struct Observed {
+    pub spec: SandboxSpec,
+    pub phase: Phase,
+    /// Unique per start; `None` without compute.
+    pub incarnation: Option<String>,
+    pub started_at: Option<Timestamp>,
+    /// Why the last compute ended, if it did and is known.
+    pub end_reason: Option<EndReason>,
+    /// Set on what is left of a deleted sandbox for a while (ruling 7).
+    pub tombstone: Option<Tombstone>,
+}
+
+/// What is remembered of a destroyed sandbox for 60 s (ruling 7).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tombstone {
+    pub destroyed_at: Timestamp,
+    pub end_reason: EndReason,
+}
+
+/// Compute that ended without being asked to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Exit {
+    pub id: SandboxId,
+    pub incarnation: String,
+    pub reason: EndReason,
+}
+
+/// Counters of one incarnation, read on the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Usage {
+    pub cpu_usec: u64,
+    pub memory_bytes: u64,
+    pub pids: u64,
+    pub disk_bytes: u64,
+    pub oom_kills: u64,
+}
+
+/// What can be changed about a sandbox after its creation.
+#[derive(Debug, Clone, Default)]
+pub struct Update {
+    pub name: Option<model::Name>,
+    /// The new policy's name and its rules, applied at once when running.
+    pub policy: Option<(model::PolicyName, Policy)>,
+}
+
+/// A template that sandboxes can be made from.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Template {
+    pub name: TemplateName,
+    /// `sha256:…` of what it was made from; what answers show as `rootfs` is `name@digest`.
+    pub digest: String,
+    pub built_at: Option<Timestamp>,
+    pub bytes: Option<u64>,
+    /// The account that commands run as when the caller names none.
+    pub user: String,
+    pub limits: Limits,
+    pub env: BTreeMap<String, String>,
+}
+
+/// What `create` needs beside the spec, resolved by the engine.
+#[derive(Debug, Clone)]
+pub struct Launch {
+    pub spec: SandboxSpec,
+    pub policy: Policy,
+}
+
+#[async_trait]
+pub trait Driver: Send + Sync + 'static {
+    fn capabilities(&self) -> Capabilities;
+
+    /// Makes the sandbox and starts it; answers when its guest does. `Conflict` when the id exists.
+    async fn create(&self, launch: Launch) -> Result<Observed>;
+
+    /// Starts a stopped sandbox again from its spec. `Ok` when it runs already.
+    async fn start(&self, id: SandboxId, policy: Policy) -> Result<Observed>;
+
+    /// Ends every process, flushes the workspace, keeps it. `Ok` when it is stopped already.
+    /// `reason` is what later observations tell.
+    async fn stop(&self, id: SandboxId, reason: EndReason) -> Result<()>;
+
+    async fn pause(&self, id: SandboxId) -> Result<()>;
+
+    async fn resume(&self, id: SandboxId) -> Result<()>;
+
+    /// Ends every process and removes everything, from any state; leaves a tombstone.
+    async fn remove(&self, id: SandboxId, reason: EndReason) -> Result<()>;
+
+    async fn update(&self, id: SandboxId, update: Update) -> Result<()>;
+
+    /// One sandbox, or `None` when nothing of it exists.
+    async fn observe(&self, id: SandboxId) -> Result<Option<Observed>>;
+
+    /// All of them: running, stopped, half-made, and tombstones.
+    async fn list(&self) -> Result<Vec<Observed>>;
+
+    /// The guest of a running sandbox. Cheap; does not prove that it answers.
+    fn guest(&self, id: SandboxId) -> Result<Guest>;
+
+    async fn usage(&self, id: SandboxId) -> Result<Usage>;
+
+    /// A guest over the workspace of a *stopped* sandbox, for export and import; its compute has no
+    /// network, runs nothing of the tenant's, and ends with the value.
+    async fn maintenance(&self, id: SandboxId) -> Result<Maintenance>;
+
+    /// Unasked ends of compute, at least once each. One receiver: the second call gets none.
+    fn take_exits(&self) -> Option<mpsc::Receiver<Exit>>;
+
+    async fn templates(&self) -> Result<Vec<Template>>;
+
+    async fn template(&self, name: &TemplateName) -> Result<Option<Template>> {
+        Ok(self.templates().await?.into_iter().find(|template| template.name == *name))
+    }
+
+    /// Collects what nothing owns any more; called on start and every sweep.
+    async fn collect(&self) -> Result<Collected>;
+}
+
+/// What a collection found and removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Collected {
+    pub processes: u32,
+    pub mounts: u32,
+    pub cgroups: u32,
+    pub disks: u32,
+}
+
+/// See [`Driver::maintenance`].
+pub struct Maintenance {
+    pub guest: Guest,
+    /// Where the workspace is, as the guest sees it.
+    pub workspace: PathBuf,
+    /// Ends the compute when dropped or closed.
+    pub hold: Box<dyn Send + Sync>,
+}

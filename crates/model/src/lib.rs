@@ -1,0 +1,24 @@
+//! The nouns and rules of Bastide: ids, specs, limits, policies, the life of a sandbox and the
+//! decision when it ends. Pure: no I/O, no tokio, no SQL, no HTTP.
+
+pub mod error;
+pub mod event;
+pub mod ids;
+pub mod lifecycle;
+pub mod name;
+pub mod policy;
+pub mod quota;
+pub mod reaper;
+pub mod request;
+pub mod reserved;
+pub mod spec;
+
+pub use error::{Conflict, Error, Result};
+pub use event::{EndReason, Event, EventKind};
+pub use ids::{ExecId, OwnerId, SandboxId, SandboxRef};
+pub use lifecycle::Phase;
+pub use name::Name;
+pub use policy::{Policy, PolicyName};
+pub use quota::{Plan, Quota};
+pub use request::{Change, Cidr, NewSandbox, Source};
+pub use spec::{Clocks, Limits, SandboxSpec, Shape, TemplateName, Tier};
