@@ -1,1 +1,32 @@
-//! Placeholder.
+//! The public contract: every HTTP body, its checks, and the way from and to `model`.
+//!
+//! A body that comes in refuses unknown fields and is checked here as far as that is possible
+//! without the deployment's settings; what goes out has one shape for both documents. There is no
+//! HTTP in this crate: status codes and headers belong to `server`.
+
+pub mod agent;
+pub mod cancel;
+pub mod create;
+pub mod event;
+pub mod exec;
+pub mod files;
+pub mod json;
+pub mod key;
+pub mod logs;
+pub mod problem;
+pub mod query;
+pub mod sandbox;
+pub mod template;
+pub mod usage;
+
+pub use cancel::{CancelRequest, CancelResponse};
+pub use create::{Checked, CreateSandbox};
+pub use event::StreamedEvent;
+pub use exec::{ExecRequest, ExecResponse};
+pub use files::Uploaded;
+pub use key::{ApiKey, ApiKeys, CreateKey, CreatedKey, Revoked};
+pub use logs::{Logs, LogsQuery};
+pub use problem::{Code, Problem};
+pub use sandbox::{PatchSandbox, Sandbox, SandboxFacts, SandboxList};
+pub use template::{Template, Templates};
+pub use usage::Usage;

@@ -1,0 +1,342 @@
+//! The agent's fields of `POST /v1/sandboxes` (000): checked now, run by a later version.
+//!
+//! A request that is wrong is told so; one that is right and needs what is not built says which
+//! [`Feature`] that is, so that nothing asked for is silently left out.
+
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use model::policy::is_public;
+use model::reserved::check_env;
+use model::{Error, Result};
+use serde::{Deserialize, Serialize};
+use url::{Host, Url};
+use utoipa::ToSchema;
+
+use crate::create::{CreateSandbox, Secret, check_word};
+use crate::files::check_path;
+use crate::json;
+
+const TASK_BYTES_MAX: usize = 256 * 1024;
+const SECRET_BYTES_MAX: usize = 8 * 1024;
+const COMMAND_BYTES_MAX: usize = 512;
+const URL_BYTES_MAX: usize = 2048;
+const AGENTS_MAX: usize = 64;
+
+/// What a valid request can need that is not built yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Feature {
+    Agent,
+    Workspace,
+}
+
+/// The agents of 000; `claude` and `claude-code` are the same one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Agent {
+    Deictic,
+    Claude,
+    Codex,
+}
+
+/// Capability sets and their agents, nested. Several agents need `wire_version` 2.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AppJson {
+    pub name: String,
+    pub capability_sets: Vec<CapabilitySet>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CapabilitySet {
+    pub name: String,
+    pub agents: Vec<CapabilityAgent>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CapabilityAgent {
+    pub name: String,
+    #[serde(default)]
+    pub capability_name: String,
+    #[serde(default)]
+    pub capability_description: String,
+    /// Default: `read_file`, `write_file`, `list_directory`, `shell_exec`.
+    #[serde(default)]
+    pub tools: Vec<String>,
+}
+
+#[derive(Debug)]
+pub(crate) struct CheckedAgent {
+    pub(crate) persistence_url: Option<Url>,
+    pub(crate) needs: Option<Feature>,
+}
+
+/// Checks every agent field, whether or not `agent` was sent.
+pub(crate) fn check(request: &mut CreateSandbox) -> Result<CheckedAgent> {
+    let agent = request.agent.as_deref().map(Agent::from_str).transpose()?;
+    check_companions(request, agent)?;
+    check_model(request.model.as_deref(), agent)?;
+    check_texts(request)?;
+    let wire_version = request.wire_version.unwrap_or(2);
+    if !matches!(wire_version, 1 | 2) {
+        return Err(Error::invalid("wire_version", format!("must be 1 or 2: {wire_version}")));
+    }
+    let app = request.app_json.take().map(check_app_json).transpose()?;
+    if wire_version == 1 && app.as_ref().is_some_and(|app| app.agent_count() > 1) {
+        return Err(Error::invalid("wire_version", "multi-agent requires wire_version=2"));
+    }
+    let wants_workspace = check_workspace(request)?;
+    let persistence_url = request.persistence_url.as_deref().map(check_url).transpose()?;
+    if request.persistence_auth_header.is_some() && persistence_url.is_none() {
+        return Err(Error::invalid("persistence_url", "required with persistence_auth_header"));
+    }
+    let wants_agent = agent.is_some()
+        || app.is_some()
+        || persistence_url.is_some()
+        || request.agent_cmd.is_some()
+        || request.agent_env.is_some();
+    let needs = match (wants_agent, wants_workspace) {
+        (true, _) => Some(Feature::Agent),
+        (false, true) => Some(Feature::Workspace),
+        (false, false) => None,
+    };
+    Ok(CheckedAgent { persistence_url, needs })
+}
+
+impl Feature {
+    /// The refusal of a valid request.
+    pub fn not_available(self) -> Error {
+        match self {
+            Self::Agent => Error::NotImplemented {
+                code: "agent_not_available",
+                detail: "the request is valid, but this version runs no agents yet: \
+                         leave out the agent's fields to get a plain sandbox"
+                    .into(),
+            },
+            Self::Workspace => Error::NotImplemented {
+                code: "workspace_not_available",
+                detail: "the request is valid, but this version has no stored workspaces yet: \
+                         leave out workspace_enabled; /workspace survives a stop anyway"
+                    .into(),
+            },
+        }
+    }
+}
+
+impl FromStr for Agent {
+    type Err = Error;
+
+    /// 000: an unknown agent is *not implemented*, not a bad request.
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "deictic" => Ok(Self::Deictic),
+            "claude" | "claude-code" => Ok(Self::Claude),
+            "codex" => Ok(Self::Codex),
+            other => Err(Error::NotImplemented {
+                code: "agent_not_available",
+                detail: format!("agent: unknown agent {other:?}; try deictic, claude or codex"),
+            }),
+        }
+    }
+}
+
+impl AppJson {
+    fn agent_count(&self) -> usize {
+        self.capability_sets.iter().map(|set| set.agents.len()).sum()
+    }
+}
+
+/// `llm_key` comes with `agent` and only with it; so do the fields that mean nothing alone.
+fn check_companions(request: &CreateSandbox, agent: Option<Agent>) -> Result<()> {
+    if agent.is_some() {
+        return match &request.llm_key {
+            None => Err(Error::invalid("llm_key", "required when agent is set")),
+            Some(Secret(key)) if key.trim().is_empty() => {
+                Err(Error::invalid("llm_key", "must not be empty"))
+            }
+            Some(key) => check_secret("llm_key", key),
+        };
+    }
+    let alone = [
+        ("llm_key", request.llm_key.is_some()),
+        ("task", request.task.is_some()),
+        ("model", request.model.is_some()),
+        ("session_id", request.session_id.is_some()),
+    ];
+    match alone.iter().find(|(_, sent)| *sent) {
+        Some((field, _)) => Err(Error::invalid(*field, "only together with agent")),
+        None => Ok(()),
+    }
+}
+
+fn check_model(model: Option<&str>, agent: Option<Agent>) -> Result<()> {
+    let Some(agent) = agent else { return Ok(()) };
+    let prefixes: &[&str] = match agent {
+        Agent::Deictic => &[""],
+        Agent::Claude => &["claude"],
+        Agent::Codex => &["gpt", "o"],
+    };
+    let Some(model) = model else {
+        return match agent {
+            Agent::Deictic => Err(Error::invalid("model", "required for the agent deictic")),
+            Agent::Claude | Agent::Codex => Ok(()),
+        };
+    };
+    let good = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'.' | b'_' | b'-' | b'/' | b':');
+    if model.is_empty() || model.len() > 128 || !model.bytes().all(good) {
+        return Err(Error::invalid("model", "must be 1 to 128 of a-z, A-Z, 0-9, . _ - / :"));
+    }
+    if !prefixes.iter().any(|prefix| model.starts_with(prefix)) {
+        let wanted = prefixes.join(" or ");
+        return Err(Error::invalid("model", format!("must begin with {wanted}: {model:?}")));
+    }
+    Ok(())
+}
+
+fn check_texts(request: &CreateSandbox) -> Result<()> {
+    if let Some(task) = &request.task {
+        if task.trim().is_empty() {
+            return Err(Error::invalid("task", "must not be empty; leave it out for none"));
+        }
+        if task.len() > TASK_BYTES_MAX || task.contains('\0') {
+            let detail = format!("at most {TASK_BYTES_MAX} bytes, and no NUL byte");
+            return Err(Error::invalid("task", detail));
+        }
+    }
+    if let Some(id) = &request.session_id {
+        check_slug("session_id", id)?;
+    }
+    if let Some(command) = &request.agent_cmd {
+        check_agent_cmd(command)?;
+    }
+    if let Some(env) = &request.agent_env {
+        check_env("agent_env", env)?;
+    }
+    match &request.persistence_auth_header {
+        Some(header) => check_secret("persistence_auth_header", header),
+        None => Ok(()),
+    }
+}
+
+fn check_agent_cmd(command: &str) -> Result<()> {
+    let wrong = |detail: String| Err(Error::invalid("agent_cmd", detail));
+    if command.len() > COMMAND_BYTES_MAX {
+        return wrong(format!("at most {COMMAND_BYTES_MAX} bytes"));
+    }
+    check_path("agent_cmd", command)?;
+    let below = |dir: &str| command.strip_prefix(dir).is_some_and(|rest| !rest.is_empty());
+    if !below("/home/user/") && !below("/workspace/") {
+        return wrong(format!("must be under /home/user/ or /workspace/: {command:?}"));
+    }
+    if command.chars().any(char::is_control) {
+        return wrong("must not contain control characters".into());
+    }
+    Ok(())
+}
+
+/// Credentials that travel in a header one day: no line breaks.
+fn check_secret(field: &str, Secret(text): &Secret) -> Result<()> {
+    if text.is_empty() || text.len() > SECRET_BYTES_MAX {
+        return Err(Error::invalid(field, format!("must be 1 to {SECRET_BYTES_MAX} bytes")));
+    }
+    if text.chars().any(char::is_control) {
+        return Err(Error::invalid(field, "must not contain line breaks or control characters"));
+    }
+    Ok(())
+}
+
+fn check_workspace(request: &CreateSandbox) -> Result<bool> {
+    for (field, value) in [("app_id", &request.app_id), ("capset_id", &request.capset_id)] {
+        match value {
+            Some(id) => check_slug(field, id)?,
+            None if request.workspace_enabled == Some(true) => {
+                return Err(Error::invalid(field, "required with workspace_enabled"));
+            }
+            None => {}
+        }
+    }
+    Ok(request.workspace_enabled == Some(true))
+}
+
+fn check_slug(field: &str, text: &str) -> Result<()> {
+    let good = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'.' | b'_' | b'-');
+    if text.is_empty() || text.len() > 128 || !text.bytes().all(good) || text.starts_with('.') {
+        return Err(Error::invalid(field, "must be 1 to 128 of a-z, A-Z, 0-9, . _ -"));
+    }
+    Ok(())
+}
+
+fn check_app_json(value: serde_json::Value) -> Result<AppJson> {
+    if let Some(old) = ["tools", "system_prompt"].iter().find(|key| value.get(key).is_some()) {
+        let detail = "the flat shape is no longer taken: \
+                      nest it as capability_sets[].agents[].tools";
+        return Err(Error::invalid(format!("app_json.{old}"), detail));
+    }
+    let app: AppJson = json::from_value("app_json", value)?;
+    check_label("app_json.name", &app.name)?;
+    if app.capability_sets.is_empty() {
+        return Err(Error::invalid("app_json.capability_sets", "must have at least one"));
+    }
+    if app.agent_count() > AGENTS_MAX {
+        let detail = format!("at most {AGENTS_MAX} agents in all");
+        return Err(Error::invalid("app_json.capability_sets", detail));
+    }
+    for (i, set) in app.capability_sets.iter().enumerate() {
+        let at = format!("app_json.capability_sets[{i}]");
+        check_label(&format!("{at}.name"), &set.name)?;
+        if set.agents.is_empty() {
+            return Err(Error::invalid(format!("{at}.agents"), "must have at least one"));
+        }
+        for (j, agent) in set.agents.iter().enumerate() {
+            check_label(&format!("{at}.agents[{j}].name"), &agent.name)?;
+            for (k, tool) in agent.tools.iter().enumerate() {
+                check_word(&format!("{at}.agents[{j}].tools[{k}]"), tool)?;
+            }
+        }
+    }
+    Ok(app)
+}
+
+fn check_label(field: &str, text: &str) -> Result<()> {
+    if text.trim().is_empty() || text.len() > 256 || text.chars().any(char::is_control) {
+        return Err(Error::invalid(field, "must be 1 to 256 characters"));
+    }
+    Ok(())
+}
+
+/// HTTPS only, no credentials, not literally a private address. What the name resolves to is
+/// checked by whoever can resolve it, and again by whoever dials.
+fn check_url(text: &str) -> Result<Url> {
+    let wrong = |detail: &str| Error::invalid("persistence_url", format!("{detail}: {text:?}"));
+    if text.len() > URL_BYTES_MAX {
+        let detail = format!("at most {URL_BYTES_MAX} bytes");
+        return Err(Error::invalid("persistence_url", detail));
+    }
+    let url = Url::parse(text).map_err(|error| wrong(&format!("not a URL ({error})")))?;
+    if url.scheme() != "https" {
+        return Err(wrong("must be https"));
+    }
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err(Error::invalid(
+            "persistence_url",
+            "must not contain credentials; use persistence_auth_header",
+        ));
+    }
+    let private = match url.host() {
+        None => return Err(wrong("has no host")),
+        Some(Host::Ipv4(address)) => !is_public(IpAddr::V4(address)),
+        Some(Host::Ipv6(address)) => !is_public(IpAddr::V6(address)),
+        Some(Host::Domain(name)) => {
+            let name = name.trim_end_matches('.');
+            name == "localhost" || name.ends_with(".localhost")
+        }
+    };
+    if private {
+        return Err(wrong("must be at a public address"));
+    }
+    Ok(url)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,200 @@
+//! The agent's fields, one row each: what is refused, by which field, and what is only too early.
+
+use model::Error;
+use serde_json::{Value, json};
+
+use super::Feature;
+use crate::create::CreateSandbox;
+
+fn base() -> Value {
+    json!({ "template": "standard", "agent": "claude-code", "llm_key": "sk-ant-1" })
+}
+
+#[track_caller]
+fn check(changes: Value) -> Result<Option<Feature>, Error> {
+    let mut body = base();
+    for (key, value) in changes.as_object().unwrap() {
+        body[key] = value.clone();
+    }
+    let request: CreateSandbox = crate::json::parse(body.to_string().as_bytes())?;
+    request.check().map(|checked| checked.needs)
+}
+
+#[track_caller]
+fn refused(changes: Value, field: &str) {
+    match check(changes.clone()).unwrap_err() {
+        Error::Invalid { field: named, detail } => assert_eq!(named, field, "{changes} {detail}"),
+        other => panic!("{changes}: {other:?}"),
+    }
+}
+
+#[test]
+fn a_valid_agent_is_only_too_early() {
+    for changes in [
+        json!({}),
+        json!({ "agent": "claude" }),
+        json!({ "agent": "claude-code", "model": "claude-sonnet-4-5" }),
+        json!({ "agent": "codex", "model": "gpt-5" }),
+        json!({ "agent": "codex", "model": "o3", "session_id": "abcd-1234" }),
+        json!({ "agent": "codex" }),
+        json!({ "agent": "deictic", "model": "gemini-2.5-pro" }),
+        json!({ "task": "summarize README.md" }),
+        json!({ "agent_cmd": "/home/user/run.sh" }),
+        json!({ "agent_cmd": format!("/workspace/{}", "a".repeat(501)) }),
+        json!({ "agent_env": { "A": "b" } }),
+        json!({ "wire_version": 1 }),
+        json!({ "wire_version": 1, "app_json": app(1) }),
+        json!({ "wire_version": 2, "app_json": app(2) }),
+        json!({ "app_json": app(2) }),
+        json!({ "persistence_url": "https://1.1.1.1/persist" }),
+        json!({ "persistence_url": "https://chat.example.com:8443/p",
+                "persistence_auth_header": "Bearer sk_1" }),
+        json!({ "workspace_enabled": true, "app_id": "my-app", "capset_id": "default" }),
+    ] {
+        assert_eq!(check(changes.clone()).unwrap(), Some(Feature::Agent), "{changes}");
+    }
+}
+
+fn app(agents: usize) -> Value {
+    let agents: Vec<Value> = (0..agents)
+        .map(|i| {
+            json!({
+                "name": format!("agent-{i}"), "capability_name": "general",
+                "capability_description": "worker", "tools": ["read_file", "shell_exec"]
+            })
+        })
+        .collect();
+    json!({ "name": "My App", "capability_sets": [{ "name": "general", "agents": agents }] })
+}
+
+#[test]
+fn an_unknown_agent_is_not_implemented() {
+    for changes in [json!({ "agent": "gemini" }), json!({ "agent": "" })] {
+        let error = check(changes.clone()).unwrap_err();
+        assert!(matches!(error, Error::NotImplemented { .. }), "{changes}: {error:?}");
+    }
+}
+
+#[test]
+fn the_key_comes_with_the_agent_and_only_with_it() {
+    refused(json!({ "llm_key": null }), "llm_key");
+    refused(json!({ "llm_key": "" }), "llm_key");
+    refused(json!({ "llm_key": "a\nb" }), "llm_key");
+    refused(json!({ "agent": null }), "llm_key");
+    refused(json!({ "agent": null, "llm_key": null, "task": "x" }), "task");
+    refused(json!({ "agent": null, "llm_key": null, "model": "gpt-5" }), "model");
+}
+
+#[test]
+fn models_fit_their_agent() {
+    refused(json!({ "agent": "claude-code", "model": "gpt-5" }), "model");
+    refused(json!({ "agent": "claude", "model": "gpt-5" }), "model");
+    refused(json!({ "agent": "codex", "model": "claude-3" }), "model");
+    refused(json!({ "agent": "deictic" }), "model");
+    refused(json!({ "agent": "deictic", "model": "" }), "model");
+    refused(json!({ "model": "claude 3" }), "model");
+}
+
+#[test]
+fn the_command_stays_in_the_users_directories() {
+    for bad in [
+        "run.sh",
+        "/usr/bin/agent",
+        "/home/user/",
+        "/workspace/",
+        "/home/user/../../bin/sh",
+        "/home/username/run",
+        "/workspace/a/..",
+        "",
+    ] {
+        refused(json!({ "agent_cmd": bad }), "agent_cmd");
+    }
+    refused(json!({ "agent_cmd": format!("/workspace/{}", "a".repeat(502)) }), "agent_cmd");
+}
+
+#[test]
+fn reserved_names_are_refused_in_the_agents_environment() {
+    refused(json!({ "agent_env": { "LLM_KEY": "x" } }), "agent_env.LLM_KEY");
+}
+
+#[test]
+fn app_json_is_nested() {
+    refused(json!({ "app_json": { "name": "a", "tools": ["x"] } }), "app_json.tools");
+    refused(json!({ "app_json": { "system_prompt": "x" } }), "app_json.system_prompt");
+    refused(json!({ "app_json": "x" }), "app_json");
+    refused(json!({ "app_json": { "name": "a" } }), "app_json.capability_sets");
+    refused(
+        json!({ "app_json": { "name": "a", "capability_sets": [] } }),
+        "app_json.capability_sets",
+    );
+    let mut odd = app(1);
+    odd["capability_sets"][0]["agents"][0]["prompt"] = json!("x");
+    refused(json!({ "app_json": odd }), "app_json.capability_sets[0].agents[0].prompt");
+    let mut odd = app(1);
+    odd["capability_sets"][0]["agents"] = json!([]);
+    refused(json!({ "app_json": odd }), "app_json.capability_sets[0].agents");
+}
+
+#[test]
+fn many_agents_need_wire_version_2() {
+    let error = check(json!({ "wire_version": 1, "app_json": app(2) })).unwrap_err();
+    assert_eq!(error.to_string(), "wire_version: multi-agent requires wire_version=2");
+    refused(json!({ "wire_version": 3 }), "wire_version");
+    refused(json!({ "wire_version": 0 }), "wire_version");
+    refused(json!({ "wire_version": "2" }), "wire_version");
+}
+
+#[test]
+fn a_stored_workspace_needs_its_names() {
+    refused(json!({ "workspace_enabled": true }), "app_id");
+    refused(json!({ "workspace_enabled": true, "app_id": "a" }), "capset_id");
+    refused(json!({ "workspace_enabled": true, "capset_id": "a" }), "app_id");
+    refused(json!({ "app_id": "a/b" }), "app_id");
+    let plain = json!({
+        "agent": null, "llm_key": null,
+        "workspace_enabled": true, "app_id": "a", "capset_id": "b"
+    });
+    assert_eq!(check(plain).unwrap(), Some(Feature::Workspace));
+}
+
+#[test]
+fn the_persistence_url_is_public_https() {
+    for bad in [
+        "http://chat.example.com/p",
+        "ftp://chat.example.com",
+        "chat.example.com",
+        "",
+        "https://",
+        "https://user:pw@chat.example.com/",
+        "https://localhost/",
+        "https://a.localhost/",
+        "https://127.0.0.1/",
+        "https://2130706433/",
+        "https://0x7f.1/",
+        "https://0.0.0.0/",
+        "https://10.0.0.1/",
+        "https://172.16.0.1/",
+        "https://192.168.1.1/",
+        "https://169.254.169.254/latest",
+        "https://100.64.0.1/",
+        "https://[::1]/",
+        "https://[fc00::1]/",
+        "https://[fd12::1]/",
+        "https://[fe80::1]/",
+        "https://[::ffff:127.0.0.1]/",
+        "https://[fd00:ec2::254]/",
+    ] {
+        refused(json!({ "persistence_url": bad }), "persistence_url");
+    }
+    refused(json!({ "persistence_auth_header": "Bearer x" }), "persistence_url");
+    refused(
+        json!({ "persistence_url": "https://1.1.1.1/", "persistence_auth_header": "a\r\nb: c" }),
+        "persistence_auth_header",
+    );
+}
+
+#[test]
+fn secrets_are_not_printed() {
+    let request: CreateSandbox = crate::json::parse(base().to_string().as_bytes()).unwrap();
+    assert!(!format!("{request:?}").contains("sk-ant-1"));
+}

@@ -1,0 +1,95 @@
+//! The one error body: `application/problem+json` (RFC 9457) with a stable `code`.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// What every error answers. Programs branch on `code`; people read `detail`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(example = json!({
+    "type": "about:blank",
+    "title": "Bad Request",
+    "status": 400,
+    "detail": "disk_gb: at most 20 here",
+    "code": "invalid_request",
+    "field": "disk_gb"
+}))]
+pub struct Problem {
+    /// Always `about:blank`: `code` says what kind it is.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The words of the status.
+    pub title: String,
+    /// The HTTP status, again.
+    pub status: u16,
+    /// One sentence for a person: what is wrong, and what to do.
+    pub detail: String,
+    /// Stable, for programs.
+    pub code: Code,
+    /// The field of the request that is wrong, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub field: Option<String>,
+}
+
+/// The stable codes. One is never renamed; new ones are added.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Code {
+    /// A field, header or parameter of the request is wrong.
+    InvalidRequest,
+    /// No credential, or one that is not known (any more).
+    Unauthorized,
+    /// The credential is good, but this takes the operator's.
+    Forbidden,
+    /// No such thing, or it belongs to somebody else.
+    NotFound,
+    /// The path exists, the method does not.
+    MethodNotAllowed,
+    /// The sandbox is in a state from which this makes no sense.
+    WrongState,
+    /// The owner already has a sandbox of that name.
+    NameTaken,
+    /// No room anywhere for one more sandbox.
+    NoCapacity,
+    /// The body is larger than this server takes.
+    BodyTooLarge,
+    /// The request took too long to arrive.
+    RequestTimeout,
+    /// The idempotency key came with another request before.
+    IdempotencyMismatch,
+    /// A quota is used up; `Retry-After` says when it may be worth trying again.
+    QuotaExceeded,
+    /// A bug or a broken host. The server's log has the rest, under `x-request-id`.
+    Internal,
+    /// Known, valid, and not built yet.
+    NotImplemented,
+    /// Valid, but sandboxes with an agent come in a later version.
+    AgentNotAvailable,
+    /// 000's stored workspaces come in a later version.
+    WorkspaceNotAvailable,
+    /// `image` is an OCI reference, and pulling one comes in a later version.
+    ImagePullNotAvailable,
+    /// There is no such template, or it is not built; `detail` has the command that builds it.
+    TemplateNotAvailable,
+    /// `stream=stdout` and `stream=all` are reserved.
+    LogStreamNotAvailable,
+    /// A part that is needed does not answer; the same request may work later.
+    Unavailable,
+    /// The disk, or the sandbox's share of it, is full.
+    DiskFull,
+}
+
+impl Code {
+    /// The code of `model::Error::NotImplemented`, which carries it as text.
+    pub fn of_missing(code: &str) -> Self {
+        match code {
+            "agent_not_available" => Self::AgentNotAvailable,
+            "workspace_not_available" => Self::WorkspaceNotAvailable,
+            "image_pull_not_available" => Self::ImagePullNotAvailable,
+            "template_not_available" | "template_not_built" | "unknown_template" => {
+                Self::TemplateNotAvailable
+            }
+            "log_stream_not_available" => Self::LogStreamNotAvailable,
+            _ => Self::NotImplemented,
+        }
+    }
+}
