@@ -1,0 +1,195 @@
+//! The `host` template: this machine's `/usr`, seen read-only, over a skeleton of our own. Nothing of
+//! the machine's `/etc` is shown but the few world-readable files that programs need to start; no
+//! home, no `/var`, no `/srv`.
+
+use std::collections::BTreeMap;
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use driver::Template;
+use model::{Limits, Result};
+use sha2::{Digest, Sha256};
+
+use super::{Built, HOST};
+
+/// What programs look for in `/etc`; copied where the machine has it and everybody may read it.
+const FROM_ETC: &[&str] = &[
+    "alternatives",
+    "bash.bashrc",
+    "debian_version",
+    "fonts",
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "localtime",
+    "mime.types",
+    "os-release",
+    "perl",
+    "profile",
+    "protocols",
+    "python3",
+    "services",
+    "ssl/certs",
+    "ssl/openssl.cnf",
+    "terminfo",
+];
+
+const DIRECTORIES: &[(&str, u32)] = &[
+    ("dev", 0o755),
+    ("etc", 0o755),
+    ("home", 0o755),
+    ("mnt", 0o755),
+    ("opt", 0o755),
+    ("proc", 0o555),
+    ("root", 0o700),
+    ("run", 0o755),
+    ("srv", 0o755),
+    ("sys", 0o555),
+    ("tmp", 0o1777),
+    ("usr", 0o755),
+    ("var", 0o755),
+    ("var/cache", 0o755),
+    ("var/lib", 0o755),
+    ("var/log", 0o755),
+    ("var/tmp", 0o1777),
+];
+
+/// Directories of the account `user`.
+const OWNED: &[&str] = &["home/user", "workspace"];
+
+const LINKS: &[(&str, &str)] = &[
+    ("bin", "usr/bin"),
+    ("lib", "usr/lib"),
+    ("lib64", "usr/lib64"),
+    ("sbin", "usr/sbin"),
+    ("var/run", "/run"),
+];
+
+const FILES: &[(&str, &str)] = &[
+    (
+        "etc/passwd",
+        "root:x:0:0:root:/root:/bin/bash\n\
+         nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n\
+         user:x:1000:1000::/home/user:/bin/bash\n",
+    ),
+    ("etc/group", "root:x:0:\ntty:x:5:\nnogroup:x:65534:\nuser:x:1000:\n"),
+    (
+        "etc/nsswitch.conf",
+        "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n",
+    ),
+    ("etc/hosts", "127.0.0.1 localhost\n::1 localhost\n"),
+    ("etc/hostname", "sandbox\n"),
+    ("etc/resolv.conf", ""),
+    ("etc/machine-id", ""),
+];
+
+/// The uid and gid of `user` in every template of ours.
+const USER: u32 = 1000;
+
+/// Makes the lower directory that lies under a view of the machine's `/usr`. A directory that is
+/// there already is complete (it appears by a rename) and is left alone.
+pub fn host_skeleton(dir: &Path) -> Result<()> {
+    if dir.exists() {
+        return Ok(());
+    }
+    let parent = dir.parent().unwrap_or(Path::new("/"));
+    fs::create_dir_all(parent).context("make the template directory")?;
+    let _lock = super::wait_for_lock(parent)?;
+    if dir.exists() {
+        return Ok(());
+    }
+    let name = format!("{}host-{}", super::UNFINISHED, std::process::id());
+    let unfinished = parent.join(name);
+    let made = make(&unfinished)
+        .context("make the skeleton of the host template")
+        .and_then(|()| fs::rename(&unfinished, dir).context("publish the skeleton"));
+    if made.is_err() {
+        // The first failure is the one to tell; what stays behind has a name of its own.
+        let _ = fs::remove_dir_all(&unfinished);
+    }
+    Ok(made?)
+}
+
+pub(super) fn built(skeleton: PathBuf) -> Built {
+    let release = fs::read("/etc/os-release").unwrap_or_default();
+    Built {
+        template: Template {
+            name: HOST.parse().expect("`host` is a template name"),
+            digest: format!("sha256:{}", hex(&Sha256::digest(release))),
+            built_at: None,
+            bytes: None,
+            user: "user".into(),
+            limits: Limits { vcpu: 1, cpu_fraction: 1.0, memory_mib: 1024, pids: 1024, disk_gb: 5 },
+            env: BTreeMap::from([("LANG".into(), "C.UTF-8".into())]),
+        },
+        layers: vec![skeleton],
+        sudo: false,
+    }
+}
+
+pub(super) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn make(root: &Path) -> anyhow::Result<()> {
+    fs::create_dir(root)?;
+    fs::set_permissions(root, Permissions::from_mode(0o755))?;
+    for (path, mode) in DIRECTORIES {
+        make_dir(&root.join(path), *mode).with_context(|| format!("make {path}"))?;
+    }
+    for path in OWNED {
+        let path = root.join(path);
+        make_dir(&path, 0o755)?;
+        chown(&path, Some(USER), Some(USER)).context("give the home to its user")?;
+    }
+    for (path, target) in LINKS {
+        symlink(target, root.join(path)).with_context(|| format!("link {path}"))?;
+    }
+    for (path, content) in FILES {
+        fs::write(root.join(path), content).with_context(|| format!("write {path}"))?;
+        fs::set_permissions(root.join(path), Permissions::from_mode(0o644))?;
+    }
+    for path in FROM_ETC {
+        let to = root.join("etc").join(path);
+        if let Some(parent) = to.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        copy(&Path::new("/etc").join(path), &to).with_context(|| format!("copy /etc/{path}"))?;
+    }
+    Ok(())
+}
+
+fn make_dir(path: &Path, mode: u32) -> io::Result<()> {
+    fs::create_dir(path)?;
+    fs::set_permissions(path, Permissions::from_mode(mode))
+}
+
+/// Copies a file, link or tree; leaves out what is absent, special, or not for everybody to read.
+fn copy(from: &Path, to: &Path) -> io::Result<()> {
+    let mut waiting = vec![(from.to_owned(), to.to_owned())];
+    while let Some((from, to)) = waiting.pop() {
+        let meta = match fs::symlink_metadata(&from) {
+            Ok(meta) => meta,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(error),
+        };
+        let for_everybody = meta.permissions().mode() & 0o004 != 0;
+        if meta.is_symlink() {
+            symlink(fs::read_link(&from)?, &to)?;
+        } else if !for_everybody {
+            continue;
+        } else if meta.is_file() {
+            fs::copy(&from, &to)?;
+        } else if meta.is_dir() {
+            make_dir(&to, 0o755)?;
+            for entry in fs::read_dir(&from)? {
+                let entry = entry?;
+                waiting.push((entry.path(), to.join(entry.file_name())));
+            }
+        }
+    }
+    Ok(())
+}
