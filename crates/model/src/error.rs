@@ -54,6 +54,7 @@ impl Error {
         Self::Invalid { field: field.into(), detail: detail.into() }
     }
 
+    #[expect(clippy::needless_pass_by_value, reason = "an id and a borrowed text alike")]
     pub fn no_sandbox(id: impl ToString) -> Self {
         Self::NotFound { what: "sandbox", id: id.to_string() }
     }

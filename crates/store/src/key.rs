@@ -1,9 +1,30 @@
-//! API keys: made once, shown once, looked up by SHA-256.
+//! API keys: made once, shown once, looked up by SHA-256. The bcrypt beside it guards the table at
+//! rest and is never computed to authenticate a request.
 
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{PoisonError, RwLock};
+use std::time::Duration;
+
+use anyhow::Context;
 use jiff::Timestamp;
 use model::{Error, OwnerId, Plan, Result};
+use rusqlite::{OptionalExtension, Row, params};
+use sha2::{Digest, Sha256};
+use tokio::time::Instant;
 
 use crate::Store;
+use crate::change::execute;
+use crate::read::{all, micros, parsed, unreadable};
+
+const SECRET_PREFIX: &str = "e2a_live_";
+/// Characters of a secret that are kept readable, to tell keys apart.
+const PREFIX_LEN: usize = SECRET_PREFIX.len() + 6;
+/// Low on purpose: the secret is 256 random bits, so there is nothing that stretching could save.
+const BCRYPT_COST: u32 = 6;
+/// How long a verified key is believed without a look: another process may have revoked it.
+const BELIEVED_FOR: Duration = Duration::from_secs(5);
+const CACHE_MAX: usize = 10_000;
 
 /// What is remembered of a key; the secret is not.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,6 +47,12 @@ pub struct NewKey {
     pub secret: String,
 }
 
+impl fmt::Debug for NewKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NewKey").field("record", &self.record).finish_non_exhaustive()
+    }
+}
+
 /// Whom a secret belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verified {
@@ -34,23 +61,175 @@ pub struct Verified {
     pub plan: Plan,
 }
 
+/// Keys that were verified a moment ago, by digest.
+#[derive(Default)]
+pub(crate) struct Cache(RwLock<HashMap<[u8; 32], (Instant, Verified)>>);
+
 impl Store {
-    pub async fn create_key(&self, _owner: &OwnerId, _plan: Plan, _name: &str) -> Result<NewKey> {
-        Err(Error::unavailable("not wired yet"))
+    pub async fn create_key(&self, owner: &OwnerId, plan: Plan, name: &str) -> Result<NewKey> {
+        if name.is_empty() || name.len() > 100 || name.chars().any(char::is_control) {
+            return Err(Error::invalid("name", "must be 1 to 100 printable characters"));
+        }
+        let secret = new_secret()?;
+        let sha256 = digest(&secret);
+        let record = KeyRecord {
+            id: format!("key_{}", uuid::Uuid::new_v4().simple()),
+            owner: owner.clone(),
+            plan,
+            name: name.to_owned(),
+            prefix: secret[..PREFIX_LEN].to_owned(),
+            created_at: Timestamp::from_microsecond(Timestamp::now().as_microsecond())
+                .context("read the clock")?,
+            revoked_at: None,
+        };
+        let hashed = tokio::task::spawn_blocking(move || bcrypt::hash(hex(&sha256), BCRYPT_COST));
+        let bcrypt = hashed.await.context("hash a key")?.context("hash a key")?;
+        self.insert_key(record.clone(), sha256, bcrypt).await?;
+        Ok(NewKey { record, secret })
     }
 
     /// Revoked ones too, newest first.
-    pub async fn list_keys(&self, _owner: &OwnerId) -> Result<Vec<KeyRecord>> {
-        Err(Error::unavailable("not wired yet"))
+    pub async fn list_keys(&self, owner: &OwnerId) -> Result<Vec<KeyRecord>> {
+        let owner = owner.clone();
+        self.read(move |db| {
+            let sql = "SELECT id, owner, plan, name, prefix, created_at, revoked_at FROM api_keys
+                       WHERE owner = $1 ORDER BY created_at DESC, id DESC";
+            all(db, sql, params![owner.as_str()], key_record)
+        })
+        .await
     }
 
     /// `NotFound` for another owner's key. Revoking again is `Ok`.
-    pub async fn revoke_key(&self, _owner: &OwnerId, _id: &str) -> Result<()> {
-        Err(Error::unavailable("not wired yet"))
+    pub async fn revoke_key(&self, owner: &OwnerId, id: &str) -> Result<()> {
+        let (owner, key) = (owner.clone(), id.to_owned());
+        let revoked = self.0.writer.submit(move |batch| {
+            execute(
+                batch.connection,
+                "UPDATE api_keys SET revoked_at = coalesce(revoked_at, $1)
+                 WHERE owner = $2 AND id = $3",
+                params![micros(Timestamp::now()), owner.as_str(), key],
+            )
+        });
+        if revoked.await? == 0 {
+            return Err(Error::NotFound { what: "key", id: id.to_owned() });
+        }
+        self.0.keys.forget(id);
+        Ok(())
     }
 
     /// Whose secret this is, if it is a live one. Cheap: a hash and a look into memory.
-    pub async fn verify(&self, _secret: &str) -> Result<Option<Verified>> {
-        Err(Error::unavailable("not wired yet"))
+    pub async fn verify(&self, secret: &str) -> Result<Option<Verified>> {
+        if !secret.starts_with("e2a_") || secret.len() > 128 {
+            return Ok(None);
+        }
+        let sha256 = digest(secret);
+        if let Some(verified) = self.0.keys.look_up(&sha256) {
+            return Ok(Some(verified));
+        }
+        let asked_at = Instant::now();
+        let found = self.find_key(sha256).await?;
+        if let Some(verified) = &found {
+            self.0.keys.remember(sha256, asked_at, verified.clone());
+        }
+        Ok(found)
     }
+
+    async fn insert_key(&self, record: KeyRecord, sha256: [u8; 32], bcrypt: String) -> Result<()> {
+        let inserted = self.0.writer.submit(move |batch| {
+            let created_at = micros(record.created_at);
+            execute(
+                batch.connection,
+                "INSERT INTO owners (id, created_at) VALUES ($1, $2) ON CONFLICT DO NOTHING",
+                params![record.owner.as_str(), created_at],
+            )?;
+            execute(
+                batch.connection,
+                "INSERT INTO api_keys (id, owner, plan, name, prefix, sha256, bcrypt, created_at)
+                 VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
+                params![
+                    record.id,
+                    record.owner.as_str(),
+                    record.plan.as_str(),
+                    record.name,
+                    record.prefix,
+                    sha256,
+                    bcrypt,
+                    created_at
+                ],
+            )
+        });
+        inserted.await.map(drop)
+    }
+
+    async fn find_key(&self, sha256: [u8; 32]) -> Result<Option<Verified>> {
+        self.read(move |db| {
+            db.prepare_cached(
+                "SELECT id, owner, plan FROM api_keys WHERE sha256 = $1 AND revoked_at IS NULL",
+            )?
+            .query_row(params![sha256], |row| {
+                Ok(Verified { key_id: row.get(0)?, owner: parsed(row, 1)?, plan: plan(row, 2)? })
+            })
+            .optional()
+        })
+        .await
+    }
+}
+
+impl Cache {
+    fn look_up(&self, sha256: &[u8; 32]) -> Option<Verified> {
+        let kept = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let (at, verified) = kept.get(sha256)?;
+        (at.elapsed() < BELIEVED_FOR).then(|| verified.clone())
+    }
+
+    fn remember(&self, sha256: [u8; 32], at: Instant, verified: Verified) {
+        let mut kept = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        if kept.len() >= CACHE_MAX {
+            kept.retain(|_, (at, _)| at.elapsed() < BELIEVED_FOR);
+        }
+        if kept.len() < CACHE_MAX {
+            kept.insert(sha256, (at, verified));
+        }
+    }
+
+    fn forget(&self, id: &str) {
+        let mut kept = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        kept.retain(|_, (_, verified)| verified.key_id != id);
+    }
+}
+
+fn new_secret() -> Result<String> {
+    let mut random = [0; 32];
+    getrandom::fill(&mut random).context("read random bytes")?;
+    Ok(format!("{SECRET_PREFIX}{}", hex(&random)))
+}
+
+fn digest(secret: &str) -> [u8; 32] {
+    Sha256::digest(secret.as_bytes()).into()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn plan(row: &Row<'_>, column: usize) -> rusqlite::Result<Plan> {
+    let text: String = row.get(column)?;
+    let unknown = || unreadable(column, Error::invalid("plan", format!("no such plan: {text}")));
+    Plan::parse(&text).ok_or_else(unknown)
+}
+
+fn key_record(row: &Row<'_>) -> rusqlite::Result<KeyRecord> {
+    let at = |column: usize, micros: i64| {
+        Timestamp::from_microsecond(micros).map_err(|error| unreadable(column, error))
+    };
+    let revoked_at: Option<i64> = row.get(6)?;
+    Ok(KeyRecord {
+        id: row.get(0)?,
+        owner: parsed(row, 1)?,
+        plan: plan(row, 2)?,
+        name: row.get(3)?,
+        prefix: row.get(4)?,
+        created_at: at(5, row.get(5)?)?,
+        revoked_at: revoked_at.map(|micros| at(6, micros)).transpose()?,
+    })
 }

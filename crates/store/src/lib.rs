@@ -4,23 +4,52 @@
 //! One thread writes, and commits what queued up meanwhile as one transaction, so that a hundred
 //! callers wait for one flush. Phases of sandboxes are deliberately not here: they are derived.
 
+mod change;
 mod event;
 mod key;
+mod read;
+mod schema;
+mod writer;
 
 use std::path::Path;
+use std::sync::Arc;
 
 use model::Result;
+use tokio::sync::broadcast;
 
+pub use change::{Change, Leg, LegEnd, Transition};
 pub use event::{EventId, StoredEvent};
 pub use key::{KeyRecord, NewKey, Verified};
+pub use read::{Backlog, NameClaim, OpenLeg, Request};
+pub use writer::Pending;
 
 /// A handle on the database; clones share it.
-#[derive(Clone, Debug)]
-pub struct Store {}
+#[derive(Clone)]
+pub struct Store(Arc<Shared>);
+
+struct Shared {
+    writer: writer::Writer,
+    readers: read::Readers,
+    keys: key::Cache,
+    told: broadcast::Sender<StoredEvent>,
+}
+
+/// Events that a slow listener may be behind before it has to read the database again.
+const TOLD_MAX: usize = 1024;
 
 impl Store {
     /// Opens the database, makes it when absent, and brings it to the current schema.
-    pub fn open(_path: &Path) -> Result<Self> {
-        Ok(Self {})
+    pub fn open(path: &Path) -> Result<Self> {
+        let mut connection = schema::connect(path)?;
+        schema::migrate(&mut connection)?;
+        let told = broadcast::Sender::new(TOLD_MAX);
+        let writer = writer::Writer::spawn(connection, told.clone())?;
+        let readers = read::Readers::new(path.to_owned());
+        Ok(Self(Arc::new(Shared { writer, readers, keys: key::Cache::default(), told })))
+    }
+
+    /// Every event from now on, once it is durable, in the order of the ids.
+    pub fn listen(&self) -> broadcast::Receiver<StoredEvent> {
+        self.0.told.subscribe()
     }
 }

@@ -1,0 +1,209 @@
+//! What the engine writes about one sandbox: a closed list of small changes, applied together or
+//! not at all.
+
+use anyhow::Context;
+use jiff::Timestamp;
+use model::{Conflict, Error, Event, EventKind, Name, OwnerId, Result, SandboxId};
+use rusqlite::{Connection, params};
+
+use crate::read::micros;
+use crate::writer::{Batch, Pending};
+use crate::{Store, event};
+
+/// One change; [`Store::apply`] takes several.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Change {
+    /// `Conflict` when the owner has a sandbox of that name.
+    ClaimName(Name),
+    /// Remembers the answer of a create under its idempotency key. `Conflict` when that key is
+    /// taken by a create that has not expired.
+    ClaimRequest {
+        key: String,
+        body_sha256: [u8; 32],
+        answer: String,
+        expires_at: Timestamp,
+    },
+    /// The create is finished; `answer` replaces what was remembered.
+    Settle {
+        answer: Option<String>,
+    },
+    /// The create failed: its name and its idempotency key are free again.
+    Unclaim,
+    /// The sandbox is gone: its name is free. Its idempotency key goes on answering.
+    Release,
+    Rename(Name),
+    BeginLeg(Leg),
+    /// Ends a leg and tells `billing.sandbox-hour`, once; nothing when it has ended or never began.
+    EndLeg(LegEnd),
+    Tell(Event, Transition),
+}
+
+/// What happened once and only once to a sandbox; the second time it is not told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Transition(pub String);
+
+/// Compute that began.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Leg {
+    pub incarnation: String,
+    pub started_at: Timestamp,
+}
+
+/// Compute that ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LegEnd {
+    pub incarnation: String,
+    pub ended_at: Timestamp,
+    pub cpu_usec: u64,
+}
+
+impl Store {
+    /// Applies all of `changes` to one sandbox, or none of them.
+    pub fn apply(&self, owner: OwnerId, sandbox: SandboxId, changes: Vec<Change>) -> Pending<()> {
+        self.0.writer.submit(move |batch| {
+            let subject = Subject { owner, sandbox, id: sandbox.to_string() };
+            changes.into_iter().try_for_each(|change| apply(batch, &subject, change))
+        })
+    }
+
+    /// Forgets events older than `events_before` and answers that expired before `now`.
+    pub fn prune(&self, now: Timestamp, events_before: Timestamp) -> Pending<()> {
+        self.0.writer.submit(move |batch| {
+            let before = params![micros(events_before)];
+            execute(batch.connection, "DELETE FROM events WHERE at < $1", before)?;
+            let before = params![micros(now)];
+            execute(batch.connection, "DELETE FROM requests WHERE expires_at < $1", before)?;
+            let before = params![micros(events_before)];
+            execute(
+                batch.connection,
+                "DELETE FROM legs WHERE ended_at < $1 - 31 * 86400000000",
+                before,
+            )?;
+            Ok(())
+        })
+    }
+}
+
+struct Subject {
+    owner: OwnerId,
+    sandbox: SandboxId,
+    id: String,
+}
+
+fn apply(batch: &mut Batch<'_>, of: &Subject, change: Change) -> Result<()> {
+    let db = batch.connection;
+    let owner = of.owner.as_str();
+    match change {
+        Change::ClaimName(name) => claim_name(db, of, &name),
+        Change::ClaimRequest { key, body_sha256, answer, expires_at } => {
+            let taken = execute(
+                db,
+                "INSERT INTO requests (owner, idempotency_key, body_sha256, sandbox, answer, expires_at)
+                 VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING",
+                params![owner, key, body_sha256, of.id, answer, micros(expires_at)],
+            )? == 0;
+            let detail = "another create with this Idempotency-Key is in progress";
+            if taken { Err(Error::wrong_state(detail)) } else { Ok(()) }
+        }
+        Change::Settle { answer } => settle(db, of, answer.as_deref()),
+        Change::Unclaim => {
+            execute(db, "DELETE FROM names WHERE sandbox = $1", params![of.id])?;
+            execute(db, "DELETE FROM requests WHERE sandbox = $1", params![of.id]).map(drop)
+        }
+        Change::Release => {
+            execute(db, "DELETE FROM names WHERE sandbox = $1", params![of.id]).map(drop)
+        }
+        Change::Rename(name) => rename(db, of, &name),
+        Change::BeginLeg(leg) => execute(
+            db,
+            "INSERT INTO legs (sandbox, incarnation, owner, started_at) VALUES ($1, $2, $3, $4)
+             ON CONFLICT DO NOTHING",
+            params![of.id, leg.incarnation, owner, micros(leg.started_at)],
+        )
+        .map(drop),
+        Change::EndLeg(end) => end_leg(batch, of, &end),
+        Change::Tell(event, Transition(transition)) => {
+            batch.told.extend(event::insert(db, event, &transition)?);
+            Ok(())
+        }
+    }
+}
+
+fn claim_name(db: &Connection, of: &Subject, name: &Name) -> Result<()> {
+    let claimed = execute(
+        db,
+        "INSERT INTO names (owner, name, sandbox) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
+        params![of.owner.as_str(), name.as_str(), of.id],
+    )?;
+    if claimed == 0 { Err(name_taken(name)) } else { Ok(()) }
+}
+
+fn rename(db: &Connection, of: &Subject, name: &Name) -> Result<()> {
+    let renamed = execute(
+        db,
+        "UPDATE OR IGNORE names SET name = $1 WHERE sandbox = $2",
+        params![name.as_str(), of.id],
+    )?;
+    if renamed == 0 { Err(name_taken(name)) } else { Ok(()) }
+}
+
+fn settle(db: &Connection, of: &Subject, answer: Option<&str>) -> Result<()> {
+    execute(db, "UPDATE names SET ready = 1 WHERE sandbox = $1", params![of.id])?;
+    execute(
+        db,
+        "UPDATE requests SET done = 1, answer = coalesce($1, answer) WHERE sandbox = $2",
+        params![answer, of.id],
+    )
+    .map(drop)
+}
+
+fn end_leg(batch: &mut Batch<'_>, of: &Subject, end: &LegEnd) -> Result<()> {
+    let cpu_usec = i64::try_from(end.cpu_usec).unwrap_or(i64::MAX);
+    let started_at = batch
+        .connection
+        .prepare_cached(
+            "UPDATE legs SET ended_at = $1, cpu_usec = $2
+             WHERE sandbox = $3 AND incarnation = $4 AND ended_at IS NULL RETURNING started_at",
+        )
+        .and_then(|mut statement| {
+            let values = params![micros(end.ended_at), cpu_usec, of.id, end.incarnation];
+            statement.query(values)?.next()?.map(|row| row.get::<_, i64>(0)).transpose()
+        })
+        .context("end a billing leg")?;
+    let Some(started_at) = started_at else { return Ok(()) };
+    let duration_usec = (micros(end.ended_at) - started_at).max(0);
+    let event = Event {
+        owner: of.owner.clone(),
+        sandbox: of.sandbox,
+        kind: EventKind::SandboxHour,
+        reason: None,
+        at: end.ended_at,
+        data: serde_json::json!({
+            "incarnation": end.incarnation,
+            "started_at": crate::read::timestamp(started_at)?,
+            "seconds": seconds(duration_usec),
+            "cpu_seconds": seconds(cpu_usec),
+        }),
+    };
+    let transition = format!("billing:{}", end.incarnation);
+    batch.told.extend(event::insert(batch.connection, event, &transition)?);
+    Ok(())
+}
+
+fn seconds(usec: i64) -> f64 {
+    std::time::Duration::from_micros(u64::try_from(usec).unwrap_or(0)).as_secs_f64()
+}
+
+fn name_taken(name: &Name) -> Error {
+    let detail = format!("you already have a sandbox named {name}");
+    Error::Conflict { code: Conflict::NameTaken, detail }
+}
+
+pub(crate) fn execute(
+    db: &Connection,
+    sql: &str,
+    values: &[&dyn rusqlite::ToSql],
+) -> Result<usize> {
+    let changed = db.prepare_cached(sql).and_then(|mut statement| statement.execute(values));
+    Ok(changed.context("write to the store")?)
+}

@@ -1,0 +1,47 @@
+//! Connections and migrations.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context;
+use model::Result;
+use rusqlite::Connection;
+
+/// In order; the database's `user_version` is how many of them it has. Never edit one that was
+/// released, add another.
+const MIGRATIONS: [&str; 1] = [include_str!("migrations/0001_foundation.sql")];
+
+const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A connection with our durability: what is committed survives a loss of power.
+pub(crate) fn connect(path: &Path) -> Result<Connection> {
+    let connection = Connection::open(path).context("open the database")?;
+    connection.busy_timeout(BUSY_TIMEOUT).context("set the busy timeout")?;
+    connection.pragma_update(None, "journal_mode", "WAL").context("switch to WAL")?;
+    connection.pragma_update(None, "synchronous", "FULL").context("set synchronous")?;
+    connection.pragma_update(None, "foreign_keys", true).context("check foreign keys")?;
+    connection.set_prepared_statement_cache_capacity(64);
+    Ok(connection)
+}
+
+pub(crate) fn migrate(connection: &mut Connection) -> Result<()> {
+    let transaction = connection
+        .transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)
+        .context("begin the migration")?;
+    let version: u32 = transaction
+        .pragma_query_value(None, "user_version", |row| row.get(0))
+        .context("read the schema version")?;
+    let done = usize::try_from(version).context("read the schema version")?;
+    if done > MIGRATIONS.len() {
+        return Err(anyhow::anyhow!("the database was written by a newer version").into());
+    }
+    for (index, migration) in MIGRATIONS.iter().enumerate().skip(done) {
+        transaction
+            .execute_batch(migration)
+            .with_context(|| format!("apply migration {}", index + 1))?;
+    }
+    let version = u32::try_from(MIGRATIONS.len()).context("count the migrations")?;
+    transaction.pragma_update(None, "user_version", version).context("store the version")?;
+    transaction.commit().context("commit the migration")?;
+    Ok(())
+}
