@@ -1,1 +1,17 @@
-//! Placeholder.
+//! Sandboxes on one Linux host: namespaces, control groups, an idmapped overlay, a disk pool and
+//! egress without a network device. The only `unsafe` code of the host side is in its `sys` files.
+//!
+//! - [`LinuxDriver`] is the server's half: disks, specs, adoption, collection.
+//! - [`keeper`] is a process of its own that outlives the server; it forks a [`launcher`] for each
+//!   launch.
+
+pub mod egress;
+pub mod keeper;
+pub mod template;
+
+mod cgroup;
+mod launcher;
+mod plan;
+mod run_record;
+mod seccomp;
+mod sys;

@@ -1,0 +1,276 @@
+//! Control groups: v2 for placement, freeze and kill; limits in v2 where it has the controller,
+//! else in v1 (hybrid hosts). The layout of the host is detected once.
+
+use std::io;
+use std::os::unix::fs::chown;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use model::Limits;
+use rustix::process::Pid;
+
+use crate::plan::CgroupPlan;
+
+/// Where this instance's cgroups live.
+#[derive(Debug, Clone)]
+pub(crate) struct Hierarchy {
+    /// `…/bastide/<instance>` in the v2 mount.
+    unified: PathBuf,
+    /// The controllers that v2 offers there.
+    unified_has: Vec<String>,
+    /// v1 mounts of the controllers that it does not: (controller, `…/bastide/<instance>`).
+    legacy: Vec<(&'static str, PathBuf)>,
+}
+
+/// The controllers that we set limits in.
+const CONTROLLERS: [&str; 3] = ["memory", "cpu", "pids"];
+/// cgroups of one sandbox: its own and one per exec.
+const DESCENDANTS_MAX: u32 = 4096;
+const CPU_PERIOD_USEC: u32 = 100_000;
+
+impl Hierarchy {
+    /// Reads the mounts and makes this instance's parents.
+    pub(crate) fn detect(instance: &str) -> anyhow::Result<Self> {
+        let mounts =
+            std::fs::read_to_string("/proc/self/mountinfo").context("read mountinfo")?;
+        let root = unified_mount(&mounts).context(
+            "no cgroup v2 mount: mount one, for example at /sys/fs/cgroup/unified (mount -t cgroup2)",
+        )?;
+        let below = Path::new("bastide").join(instance);
+        let unified = root.join(&below);
+        std::fs::create_dir_all(&unified).context("make the cgroup v2 parent")?;
+        let offered = std::fs::read_to_string(root.join("cgroup.controllers"))?;
+        let mut unified_has = Vec::new();
+        let mut legacy = Vec::new();
+        for controller in CONTROLLERS {
+            if offered.split_whitespace().any(|name| name == controller) {
+                delegate(&root, &unified, controller)?;
+                unified_has.push(controller.to_owned());
+            } else if let Some(mount) = legacy_mount(&mounts, controller) {
+                let parent = mount.join(&below);
+                std::fs::create_dir_all(&parent).context("make the cgroup v1 parent")?;
+                legacy.push((controller, parent));
+            } else {
+                bail!("no cgroup controller {controller}, neither v1 nor v2");
+            }
+        }
+        Ok(Self { unified, unified_has, legacy })
+    }
+
+    /// The cgroups of one incarnation, with its limits as the files' words.
+    pub(crate) fn plan(&self, sandbox: &str, incarnation: &str, limits: &Limits) -> CgroupPlan {
+        let leaf = format!("{sandbox}.{incarnation}");
+        let unified = self.unified.join(&leaf);
+        let legacy: Vec<_> = self.legacy.iter().map(|(_, parent)| parent.join(&leaf)).collect();
+        let max = DESCENDANTS_MAX.to_string();
+        let mut writes = vec![(unified.join("cgroup.max.descendants"), max)];
+        writes.extend(self.limit_writes(&leaf, limits));
+        CgroupPlan { unified, legacy, limits: writes }
+    }
+
+    /// What to write for `limits`, at launch and when they change.
+    pub(crate) fn limit_writes(&self, leaf: &str, limits: &Limits) -> Vec<(PathBuf, String)> {
+        let bytes = u64::from(limits.memory_mib) << 20;
+        let quota = cpu_quota_usec(limits);
+        let mut writes = Vec::new();
+        for controller in &self.unified_has {
+            let dir = self.unified.join(leaf);
+            match controller.as_str() {
+                "memory" => {
+                    writes.push((dir.join("memory.max"), bytes.to_string()));
+                    writes.push((dir.join("memory.swap.max"), "0".to_owned()));
+                }
+                "cpu" => writes.push((dir.join("cpu.max"), format!("{quota} {CPU_PERIOD_USEC}"))),
+                _ => writes.push((dir.join("pids.max"), limits.pids.to_string())),
+            }
+        }
+        for (controller, parent) in &self.legacy {
+            let dir = parent.join(leaf);
+            match *controller {
+                "memory" => {
+                    writes.push((dir.join("memory.limit_in_bytes"), bytes.to_string()));
+                }
+                "cpu" => writes.push((dir.join("cpu.cfs_quota_us"), quota.to_string())),
+                _ => writes.push((dir.join("pids.max"), limits.pids.to_string())),
+            }
+        }
+        writes
+    }
+
+    /// The leaves of all incarnations that have a cgroup now: (v2 path, v1 paths).
+    pub(crate) fn leaves(&self) -> anyhow::Result<Vec<(PathBuf, Vec<PathBuf>)>> {
+        let mut names: Vec<std::ffi::OsString> = Vec::new();
+        let parents = self.legacy.iter().map(|(_, parent)| parent);
+        for parent in std::iter::once(&self.unified).chain(parents) {
+            for entry in std::fs::read_dir(parent).context("list cgroups")? {
+                let entry = entry.context("list cgroups")?;
+                if entry.file_type().is_ok_and(|kind| kind.is_dir())
+                    && !names.contains(&entry.file_name())
+                {
+                    names.push(entry.file_name());
+                }
+            }
+        }
+        let paths = |name: &std::ffi::OsString| {
+            let legacy = self.legacy.iter().map(|(_, parent)| parent.join(name)).collect();
+            (self.unified.join(name), legacy)
+        };
+        Ok(names.iter().map(paths).collect())
+    }
+}
+
+/// Makes the directories, owned by `uid` so that the guest may make one below for each exec, and
+/// writes the limits.
+pub(crate) fn make(plan: &CgroupPlan, uid: u32) -> anyhow::Result<()> {
+    for dir in std::iter::once(&plan.unified).chain(&plan.legacy) {
+        std::fs::create_dir(dir).with_context(|| format!("make cgroup {}", dir.display()))?;
+    }
+    for (file, value) in &plan.limits {
+        set(file, value)?;
+    }
+    for name in ["", "cgroup.procs"] {
+        chown(plan.unified.join(name), Some(uid), Some(uid)).context("delegate the cgroup")?;
+    }
+    Ok(())
+}
+
+/// Moves a process in, everywhere.
+pub(crate) fn enter(plan: &CgroupPlan, pid: Pid) -> anyhow::Result<()> {
+    let pid = pid.as_raw_nonzero().to_string();
+    for dir in std::iter::once(&plan.unified).chain(&plan.legacy) {
+        set(&dir.join("cgroup.procs"), &pid)?;
+    }
+    Ok(())
+}
+
+pub(crate) fn set(file: &Path, value: &str) -> anyhow::Result<()> {
+    std::fs::write(file, value).with_context(|| format!("write {value} to {}", file.display()))
+}
+
+/// Kills every process in it and below. `Ok` when it does not exist.
+pub(crate) fn kill(unified: &Path) -> anyhow::Result<()> {
+    match std::fs::write(unified.join("cgroup.kill"), "1") {
+        Ok(()) => Ok(()),
+        Err(error) if is_gone(&error) => Ok(()),
+        Err(error) => Err(error).context("kill the cgroup"),
+    }
+}
+
+/// Stops (or lets go) every process in it and below; answers when they stand still.
+pub(crate) fn freeze(unified: &Path, on: bool) -> anyhow::Result<()> {
+    set(&unified.join("cgroup.freeze"), if on { "1" } else { "0" })
+}
+
+pub(crate) fn is_frozen(unified: &Path) -> bool {
+    event(unified, "frozen") == Some(1)
+}
+
+pub(crate) fn freeze_asked(unified: &Path) -> bool {
+    std::fs::read_to_string(unified.join("cgroup.freeze")).is_ok_and(|text| text.trim() == "1")
+}
+
+/// Whether any process lives in it. An absent cgroup is empty.
+pub(crate) fn is_populated(unified: &Path) -> bool {
+    event(unified, "populated") == Some(1)
+}
+
+fn event(unified: &Path, key: &str) -> Option<u64> {
+    let text = std::fs::read_to_string(unified.join("cgroup.events")).ok()?;
+    value_of(&text, key)
+}
+
+/// Removes its directories, inner ones first. What is still populated stays for `collect`.
+/// Gives how many went.
+pub(crate) fn remove(unified: &Path, legacy: &[PathBuf]) -> u32 {
+    let mut removed = remove_below(unified, 0);
+    for dir in legacy {
+        removed += u32::from(std::fs::remove_dir(dir).is_ok());
+    }
+    removed
+}
+
+/// The kernel bounds the depth by `max.descendants`; the bound here is for our stack.
+fn remove_below(dir: &Path, depth: u32) -> u32 {
+    const DEPTH_MAX: u32 = 64;
+    let mut removed = 0;
+    if depth < DEPTH_MAX && let Ok(entries) = std::fs::read_dir(dir) {
+        for entry in entries.flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                removed += remove_below(&entry.path(), depth + 1);
+            }
+        }
+    }
+    removed + u32::from(std::fs::remove_dir(dir).is_ok())
+}
+
+/// Counters of one incarnation, from whichever hierarchy has them.
+pub(crate) fn usage(unified: &Path, legacy: &[PathBuf]) -> driver::Usage {
+    let read = |dir: &Path, file: &str| std::fs::read_to_string(dir.join(file)).ok();
+    let number = |text: Option<String>| text.and_then(|t| t.trim().parse::<u64>().ok());
+    let any_legacy = |file: &str| legacy.iter().find_map(|dir| read(dir, file));
+    let cpu = read(unified, "cpu.stat").and_then(|text| value_of(&text, "usage_usec"));
+    let memory = number(read(unified, "memory.current"))
+        .or_else(|| number(any_legacy("memory.usage_in_bytes")));
+    let oom = read(unified, "memory.events")
+        .or_else(|| any_legacy("memory.oom_control"))
+        .and_then(|text| value_of(&text, "oom_kill"));
+    let pids = number(read(unified, "pids.current")).or_else(|| number(any_legacy("pids.current")));
+    driver::Usage {
+        cpu_usec: cpu.unwrap_or_default(),
+        memory_bytes: memory.unwrap_or_default(),
+        pids: pids.unwrap_or_default(),
+        disk_bytes: 0,
+        oom_kills: oom.unwrap_or_default(),
+    }
+}
+
+fn value_of(text: &str, key: &str) -> Option<u64> {
+    text.lines().find_map(|line| {
+        let (name, value) = line.split_once(' ')?;
+        (name == key).then(|| value.trim().parse().ok())?
+    })
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ENODEV)
+}
+
+fn cpu_quota_usec(limits: &Limits) -> u32 {
+    let share = f64::from(limits.vcpu) * limits.cpu_fraction.clamp(0.01, 1.0);
+    let quota = (share * f64::from(CPU_PERIOD_USEC)).clamp(1000.0, 100_000_000.0);
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped above")]
+    let quota = quota as u32;
+    quota
+}
+
+/// On a pure v2 host, lets the instance's subtree use `controller`.
+fn delegate(root: &Path, unified: &Path, controller: &str) -> anyhow::Result<()> {
+    let between = unified.strip_prefix(root).context("cgroup parent")?;
+    let mut dir = root.to_owned();
+    for part in [None].into_iter().chain(between.components().map(Some)) {
+        if let Some(part) = part {
+            dir.push(part);
+        }
+        set(&dir.join("cgroup.subtree_control"), &format!("+{controller}"))?;
+    }
+    Ok(())
+}
+
+fn unified_mount(mountinfo: &str) -> Option<PathBuf> {
+    mountinfo.lines().find_map(|line| {
+        let (before, after) = line.split_once(" - ")?;
+        after.starts_with("cgroup2 ").then(|| before.split(' ').nth(4).map(PathBuf::from))?
+    })
+}
+
+fn legacy_mount(mountinfo: &str, controller: &str) -> Option<PathBuf> {
+    mountinfo.lines().find_map(|line| {
+        let (before, after) = line.split_once(" - ")?;
+        let options = after.strip_prefix("cgroup ")?.rsplit(' ').next()?;
+        let has = options.split(',').any(|option| option == controller);
+        has.then(|| before.split(' ').nth(4).map(PathBuf::from))?
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,288 @@
+//! The keeper: a small process that outlives the server. It is the parent (subreaper) of every
+//! guest, keeps their egress sockets, and forks one launcher per launch.
+//!
+//! It deliberately has no threads, no runtime, no secret and no opinion: it never unmounts,
+//! deletes or stops anything. When the server is killed, guests and keeper go on; when the keeper is
+//! killed, guests go on and a new keeper is started, which has to make egress sockets anew.
+//!
+//! ```text
+//!  server ──connect──► keeper ──fork──► launcher ──clone──► guest (reparented to the keeper)
+//!                        ▲                 │
+//!                        └── registration ─┘  (pid, incarnation, egress sockets)
+//! ```
+
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::Pid;
+
+use crate::egress::sockets::Sockets;
+use crate::launcher::{self, Shared};
+use crate::plan::{LaunchPlan, Reply, Request};
+use crate::sys::{self, Fork};
+use crate::{run_record, seccomp};
+
+pub(crate) mod client;
+mod devices;
+pub(crate) mod wire;
+
+/// How long a connected server may take to say what it wants.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Ends that wait for their registration; more cannot be, but a bound is a bound.
+const EARLY_MAX: usize = 1024;
+
+/// Runs the keeper of the data directory `dir` until it is killed.
+pub fn main(dir: &Path) -> ExitCode {
+    match run(dir) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "keeper: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The socket of the keeper of `dir`.
+pub(crate) fn socket_path(dir: &Path) -> PathBuf {
+    dir.join("run/keeper.sock")
+}
+
+struct Keeper {
+    shared: Shared,
+    /// Where ends of guests are noted, by incarnation.
+    exits: PathBuf,
+    /// Launchers tell here what they started.
+    register: (OwnedFd, OwnedFd),
+    guests: HashMap<i32, String>,
+    launchers: HashSet<i32>,
+    /// Children that ended before their registration was read.
+    early: HashMap<i32, i32>,
+    egress: HashMap<String, Sockets>,
+}
+
+fn run(dir: &Path) -> anyhow::Result<()> {
+    let _lock = lock(dir)?;
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
+        .context("become subreaper")?;
+    let children = sys::signalfd(&[libc::SIGCHLD, libc::SIGHUP, libc::SIGINT, libc::SIGPIPE])
+        .context("signalfd")?;
+    let path = socket_path(dir);
+    match std::fs::remove_file(&path) {
+        Ok(()) => {}
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error).context("remove the old keeper socket"),
+    }
+    let listener = UnixListener::bind(&path).context("bind the keeper socket")?;
+    listener.set_nonblocking(true).context("keeper socket")?;
+    let mut keeper = Keeper {
+        shared: Shared {
+            filter: seccomp::program()?,
+            devices: devices::make().context("make the shared /dev")?,
+            boot_id: run_record::boot_id()?,
+            trace: dir.join("run/trace-launch").exists(),
+        },
+        exits: dir.join("run/exits"),
+        register: wire::seqpacket_pair()?,
+        guests: HashMap::new(),
+        launchers: HashSet::new(),
+        early: HashMap::new(),
+        egress: HashMap::new(),
+    };
+    std::fs::create_dir_all(&keeper.exits).context("make the directory of exits")?;
+    loop {
+        keeper.turn(&listener, &children)?;
+    }
+}
+
+/// One keeper a directory: the lock is held for the life of the process.
+fn lock(dir: &Path) -> anyhow::Result<File> {
+    let file = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(dir.join("run/keeper.lock"))
+        .context("open the keeper's lock")?;
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive)
+        .context("another keeper runs on this directory")?;
+    Ok(file)
+}
+
+impl Keeper {
+    fn turn(&mut self, listener: &UnixListener, children: &OwnedFd) -> anyhow::Result<()> {
+        let mut fds = [
+            PollFd::new(listener, PollFlags::IN),
+            PollFd::new(children, PollFlags::IN),
+            PollFd::new(&self.register.0, PollFlags::IN),
+        ];
+        match poll(&mut fds, None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(errno).context("poll"),
+        }
+        let [asked, ended, started] = fds.map(|fd| !fd.revents().is_empty());
+        if started {
+            self.registrations();
+        }
+        if ended {
+            self.reap(children);
+        }
+        if asked {
+            while let Ok((connection, _)) = listener.accept() {
+                self.serve(connection);
+            }
+        }
+        Ok(())
+    }
+
+    /// Answers one request, or forks a launcher that does.
+    fn serve(&mut self, connection: UnixStream) {
+        let _ = connection.set_nonblocking(false);
+        let _ = connection.set_read_timeout(Some(REQUEST_TIMEOUT));
+        let _ = connection.set_write_timeout(Some(REQUEST_TIMEOUT));
+        let request = match wire::receive(&connection) {
+            Ok((request, _)) => request,
+            Err(error) => return log(&format!("bad request: {error:#}")),
+        };
+        match request {
+            Request::Ping => {
+                let pid = rustix::process::getpid().as_raw_nonzero().get();
+                answer(&connection, &Reply::Pong { pid }, &[]);
+            }
+            Request::Forget { incarnation } => {
+                self.egress.remove(&incarnation);
+                answer(&connection, &Reply::Done, &[]);
+            }
+            Request::Launch(plan) => self.in_child(&connection, |keeper| {
+                keeper.launch(&plan, &connection);
+            }),
+            Request::Egress { incarnation, pid } => match self.egress.get(&incarnation) {
+                Some(sockets) => answer_egress(&connection, sockets),
+                None => self.in_child(&connection, |keeper| {
+                    keeper.open_egress(&incarnation, pid, &connection);
+                }),
+            },
+        }
+    }
+
+    fn in_child(&mut self, connection: &UnixStream, work: impl FnOnce(&Self)) {
+        match sys::fork() {
+            Ok(Fork::Parent(pid)) => {
+                self.launchers.insert(pid.as_raw_nonzero().get());
+            }
+            Ok(Fork::Child) => {
+                work(self);
+                sys::exit_now(0)
+            }
+            Err(error) => answer(connection, &failed("fork", &error.into()), &[]),
+        }
+    }
+
+    /// In a launcher: carries out the plan, registers, answers.
+    fn launch(&self, plan: &LaunchPlan, connection: &UnixStream) {
+        let launched = match launcher::launch(plan, &self.shared) {
+            Ok(launched) => launched,
+            Err(error) => return answer(connection, &failed("launch", &error), &[]),
+        };
+        let pid = launched.pid.as_raw_nonzero().get();
+        self.tell_keeper(pid, &plan.incarnation, launched.egress.as_ref());
+        let fds = launched.egress.map(Sockets::into_array);
+        let fds: Vec<_> = fds.iter().flatten().map(AsFd::as_fd).collect();
+        answer(connection, &Reply::Launched { pid }, &fds);
+    }
+
+    fn open_egress(&self, incarnation: &str, pid: i32, connection: &UnixStream) {
+        let opened = Pid::from_raw(pid).context("bad pid").and_then(launcher::open_egress);
+        match opened {
+            Ok(sockets) => {
+                self.tell_keeper(0, incarnation, Some(&sockets));
+                answer_egress(connection, &sockets);
+            }
+            Err(error) => answer(connection, &failed("egress sockets", &error), &[]),
+        }
+    }
+
+    /// In a launcher: the keeper must know the guest before the launcher is gone.
+    fn tell_keeper(&self, pid: i32, incarnation: &str, egress: Option<&Sockets>) {
+        let sockets = egress.and_then(|sockets| sockets.duplicate().ok()).map(Sockets::into_array);
+        let fds: Vec<_> = sockets.iter().flatten().map(AsFd::as_fd).collect();
+        let text = format!("{pid} {incarnation}");
+        if let Err(error) = wire::send_packet(&self.register.1, text.as_bytes(), &fds) {
+            log(&format!("could not register {incarnation}: {error:#}"));
+        }
+    }
+
+    fn registrations(&mut self) {
+        while let Ok(Some((text, fds))) = wire::receive_packet(&self.register.0) {
+            let Some((pid, incarnation)) = text.split_once(' ') else { continue };
+            if let Ok(sockets) = <[OwnedFd; 4]>::try_from(fds) {
+                self.egress.insert(incarnation.to_owned(), Sockets::from_array(sockets));
+            }
+            let Some(pid) = pid.parse().ok().filter(|pid| *pid > 0) else { continue };
+            self.guests.insert(pid, incarnation.to_owned());
+            if let Some(status) = self.early.remove(&pid) {
+                self.ended(pid, status);
+            }
+        }
+    }
+
+    fn reap(&mut self, children: &OwnedFd) {
+        let mut drained = [0u8; 1024];
+        while rustix::io::read(children, &mut drained).is_ok_and(|count| count > 0) {}
+        while let Some((pid, status)) = sys::reap_one() {
+            if self.launchers.remove(&pid) {
+                continue;
+            }
+            self.registrations();
+            if self.guests.contains_key(&pid) {
+                self.ended(pid, status);
+            } else if self.early.len() < EARLY_MAX {
+                // A guest whose registration is still on its way.
+                self.early.insert(pid, status);
+            }
+        }
+    }
+
+    /// Notes how a guest ended, for a server that may not be there now.
+    fn ended(&mut self, pid: i32, status: i32) {
+        let Some(incarnation) = self.guests.remove(&pid) else { return };
+        self.egress.remove(&incarnation);
+        let note = self.exits.join(&incarnation);
+        if let Err(error) = std::fs::write(&note, status.to_string()) {
+            log(&format!("could not note the end of {incarnation}: {error}"));
+        }
+    }
+}
+
+fn answer_egress(connection: &UnixStream, sockets: &Sockets) {
+    match sockets.duplicate() {
+        Ok(copy) => {
+            let fds = copy.into_array();
+            let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+            answer(connection, &Reply::Egress, &fds);
+        }
+        Err(error) => answer(connection, &failed("egress sockets", &error.into()), &[]),
+    }
+}
+
+fn answer(connection: &UnixStream, reply: &Reply, fds: &[std::os::fd::BorrowedFd<'_>]) {
+    if let Err(error) = wire::send(connection, reply, fds) {
+        log(&format!("could not answer: {error:#}"));
+    }
+}
+
+fn failed(step: &str, error: &anyhow::Error) -> Reply {
+    Reply::Failed { step: step.to_owned(), error: format!("{error:#}") }
+}
+
+/// The keeper's standard error is its log file.
+fn log(line: &str) {
+    let _ = std::io::stderr().write_all(format!("keeper: {line}\n").as_bytes());
+}

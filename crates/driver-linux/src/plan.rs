@@ -1,0 +1,101 @@
+//! What the server tells the keeper: one launch, as data. It carries no secret and nothing of the
+//! tenant's but limits; the environment reaches the guest over its socket.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// One launch of one sandbox.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct LaunchPlan {
+    /// The sandbox's bare id and this incarnation's name; together they name its cgroups.
+    pub(crate) sandbox: String,
+    pub(crate) incarnation: String,
+    /// What the guest answers in `/health`, so that nobody else can pass for it.
+    pub(crate) nonce: String,
+    /// First host uid and gid of its range of 65,536.
+    pub(crate) uid_base: u32,
+    pub(crate) root: RootPlan,
+    /// Mounted at `/workspace`.
+    pub(crate) workspace: PathBuf,
+    pub(crate) cgroups: CgroupPlan,
+    pub(crate) guest: GuestPlan,
+    /// Whether to make the egress sockets now (a policy that allows something).
+    pub(crate) egress: bool,
+    /// Where the run record is written before the guest starts.
+    pub(crate) record: PathBuf,
+}
+
+/// The root file system: an overlay of read-only layers under one writable directory.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct RootPlan {
+    /// Top first.
+    pub(crate) layers: Vec<PathBuf>,
+    /// Read-only host directories over it: (host path, path inside, relative).
+    pub(crate) binds: Vec<(PathBuf, String)>,
+    /// Holds `upper` and `work`.
+    pub(crate) upper: PathBuf,
+    /// Skip flushing: what is thrown away need not reach the disk.
+    pub(crate) volatile: bool,
+    /// An empty directory of the host to build on; nothing stays mounted there.
+    pub(crate) mount_point: PathBuf,
+}
+
+/// Its cgroups and what to write into them.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct CgroupPlan {
+    /// The cgroup v2 directory: placement, freeze, kill.
+    pub(crate) unified: PathBuf,
+    /// v1 directories of the controllers that v2 does not have.
+    pub(crate) legacy: Vec<PathBuf>,
+    /// (file, value) in the order to write them.
+    pub(crate) limits: Vec<(PathBuf, String)>,
+}
+
+/// PID 1.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct GuestPlan {
+    pub(crate) binary: PathBuf,
+    /// Where the host dials it.
+    pub(crate) socket: PathBuf,
+    pub(crate) user: String,
+    pub(crate) workdir: String,
+    pub(crate) hostname: String,
+    /// Off only for templates that offer `sudo`.
+    pub(crate) no_new_privs: bool,
+}
+
+/// What is known of a running incarnation; a file beside the spec, gone with the compute.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct RunRecord {
+    pub(crate) incarnation: String,
+    pub(crate) nonce: String,
+    pub(crate) pid: i32,
+    pub(crate) boot_id: String,
+    pub(crate) uid_base: u32,
+    pub(crate) unified: PathBuf,
+    pub(crate) legacy: Vec<PathBuf>,
+    pub(crate) socket: PathBuf,
+    pub(crate) started_at: jiff::Timestamp,
+}
+
+/// What the keeper is asked.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Request {
+    Ping,
+    Launch(Box<LaunchPlan>),
+    /// The egress sockets of a running sandbox, made now if they were not before.
+    Egress { incarnation: String, pid: i32 },
+    /// Forget what is kept for an incarnation that ended.
+    Forget { incarnation: String },
+}
+
+/// What it answers. Descriptors of egress sockets travel beside the answer.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Reply {
+    Pong { pid: i32 },
+    Launched { pid: i32 },
+    Egress,
+    Done,
+    Failed { step: String, error: String },
+}
