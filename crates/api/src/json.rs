@@ -37,8 +37,10 @@ fn refusal(parent: &str, path: &str, error: &serde_json::Error) -> Error {
         (parent, path) => format!("{parent}.{path}"),
     };
     let text = error.to_string();
-    // Serde names an unknown field, and a missing one, in its message only.
-    if let Some(name) = quoted_after(&text, "missing field `") {
+    // Serde names a missing field, and a repeated one, in its message only.
+    let in_message = quoted_after(&text, "missing field `")
+        .or_else(|| quoted_after(&text, "duplicate field `"));
+    if let Some(name) = in_message {
         field = if field == "body" { name.to_owned() } else { format!("{field}.{name}") };
     }
     if let Some(name) = quoted_after(&text, "unknown field `") {

@@ -58,6 +58,8 @@ pub enum Code {
     IdempotencyMismatch,
     /// A quota is used up; `Retry-After` says when it may be worth trying again.
     QuotaExceeded,
+    /// The path only answers a request that asks for an upgrade of the connection.
+    UpgradeRequired,
     /// A bug or a broken host. The server's log has the rest, under `x-request-id`.
     Internal,
     /// Known, valid, and not built yet.
