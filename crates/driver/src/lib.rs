@@ -9,6 +9,11 @@
 //! - `create` is durable when it answers; `stop` answers when the workspace is.
 //! - What a guest says is untrusted; exits and usage come from the host's own accounting.
 
+#[cfg(feature = "testing")]
+pub mod conformance;
+#[cfg(feature = "testing")]
+pub mod fake;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -101,6 +106,11 @@ pub struct Launch {
 #[async_trait]
 pub trait Driver: Send + Sync + 'static {
     fn capabilities(&self) -> Capabilities;
+
+    /// Whether this pool can be asked at all. Cheap: every list asks it.
+    async fn ready(&self) -> Result<()> {
+        Ok(())
+    }
 
     /// Makes the sandbox and starts it; answers when its guest does. `Conflict` when the id exists.
     async fn create(&self, launch: Launch) -> Result<Observed>;

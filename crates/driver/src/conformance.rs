@@ -1,0 +1,1 @@
+//! What every driver promises, as assertions.
