@@ -18,7 +18,7 @@ pub use event::{EndReason, Event, EventKind};
 pub use ids::{ExecId, OwnerId, SandboxId, SandboxRef};
 pub use lifecycle::Phase;
 pub use name::Name;
-pub use policy::{Policy, PolicyName};
+pub use policy::{Policy, PolicyName, Rule, Target, host_name, is_public};
 pub use quota::{Plan, Quota};
 pub use request::{Change, Cidr, NewSandbox, Source};
 pub use spec::{Clocks, Limits, SandboxSpec, Shape, TemplateName, Tier};

@@ -133,6 +133,12 @@ impl Policy {
             rule.covers_port(port) && matches!(&rule.to, Target::Net(net) if net.contains(&address))
         })
     }
+
+    /// Whether every public name and address is allowed on `port`, so that it does not matter which
+    /// of them a connection is for.
+    pub fn is_open(&self, port: u16) -> bool {
+        self.rules.iter().any(|rule| rule.covers_port(port) && rule.to == Target::Public)
+    }
 }
 
 impl Rule {
@@ -181,10 +187,9 @@ impl FromStr for Rule {
             Some(parent) => (parent, true),
             None => (lower.as_str(), false),
         };
-        if !is_host_name(name) {
+        let Some(name) = host_name(name) else {
             return Err(wrong("neither a host name, *.name, address, CIDR nor `public`"));
-        }
-        let name = name.to_owned();
+        };
         Ok(Self { to: if below { Target::Below(name) } else { Target::Host(name) }, port })
     }
 }
@@ -248,12 +253,14 @@ pub fn is_public(address: IpAddr) -> bool {
     }
 }
 
-fn is_host_name(name: &str) -> bool {
+/// A host name as policies spell it: lower case, without the final dot. `None` when it is none.
+pub fn host_name(text: &str) -> Option<String> {
+    let name = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
     let label_is_good = |label: &str| {
         let inner = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-' || c == b'_';
         !label.is_empty() && label.len() <= 63 && label.bytes().all(inner)
     };
-    name.len() <= 253 && name.split('.').all(label_is_good)
+    (name.len() <= 253 && name.split('.').all(label_is_good)).then_some(name)
 }
 
 /// `host:443` → (`host`, 443); `[::1]:443` and bare IPv6 too. `None` when the port is not one.

@@ -51,6 +51,23 @@ fn addresses_need_a_net_rule_and_open_never_reaches_inside() {
 }
 
 #[test]
+fn only_the_public_rule_is_open() {
+    assert!(Policy::open().is_open(443));
+    assert!(policy(&["public:443"]).is_open(443));
+    assert!(!policy(&["public:443"]).is_open(80));
+    assert!(!policy(&["*.example.com", "0.0.0.0/0"]).is_open(443));
+}
+
+#[test]
+fn a_host_name_has_one_spelling() {
+    assert_eq!(host_name("Example.COM."), Some("example.com".into()));
+    assert_eq!(host_name("_dmarc.a-b.c"), Some("_dmarc.a-b.c".into()));
+    for bad in ["", ".", "a..b", ".a", "a b", "a\0b", "é.com", "a..", &"a".repeat(64)] {
+        assert_eq!(host_name(bad), None, "{bad:?}");
+    }
+}
+
+#[test]
 fn bad_rules_are_refused() {
     for bad in ["", "a b", "host:0", "host:99999", "*.", "*", "http://x", "[::1]x", "a..b"] {
         let result = bad.parse::<Rule>();
