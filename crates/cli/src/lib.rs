@@ -1,1 +1,66 @@
-//! Placeholder.
+//! The command line of Bastide. It wires the parts together for `serve` and `run`; everything else
+//! is a client of the HTTP API and knows no more than what the API says.
+
+mod args;
+mod client;
+mod completions;
+mod envd;
+mod failure;
+mod keys;
+mod out;
+mod run;
+mod sandbox;
+mod template;
+mod terminal;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
+
+pub use crate::args::Cli;
+use crate::args::Command;
+use crate::client::Client;
+use crate::failure::Failure;
+
+/// What `main` does: parses, runs, reports, and answers with the exit code.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match dispatch(cli.command) {
+        Ok(code) => code,
+        Err(failure) => {
+            out::failure(&failure);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(command: Command) -> Result<ExitCode, Failure> {
+    match command {
+        Command::Run(args) => run::execute(args),
+        Command::Sandbox { connection, command } => {
+            let client = Client::new(&connection)?;
+            let json = connection.data.json;
+            block_on(sandbox::execute(&client, *command, json))
+        }
+        Command::Keys { connection, command } => {
+            let client = Client::new(&connection)?;
+            block_on(keys::execute(&client, command, connection.data.json))
+        }
+        Command::Template { data, command } => template::execute(&data, command),
+        Command::Completions { shell } => {
+            completions::print(shell, &mut Cli::command());
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// A command of the client needs one thread. A read of stdin that never ends does not hold it up.
+fn block_on<F>(command: F) -> Result<ExitCode, Failure>
+where
+    F: Future<Output = Result<ExitCode, Failure>>,
+{
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let result = runtime.block_on(command);
+    runtime.shutdown_background();
+    result
+}

@@ -1,0 +1,113 @@
+//! The command line: names, defaults and help. What the commands do is in their own modules.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::{keys, run, sandbox, template};
+
+/// Self-hosted sandboxes for AI agents
+#[derive(Debug, Parser)]
+#[command(name = "bastide", version, max_term_width = 100, arg_required_else_help = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run one command in a fresh sandbox, without a server
+    Run(run::RunArgs),
+    /// Make, use and remove sandboxes
+    #[command(alias = "sb")]
+    Sandbox {
+        #[command(flatten)]
+        connection: Connection,
+        #[command(subcommand)]
+        command: Box<sandbox::Command>,
+    },
+    /// Build, list and remove what sandboxes are made from
+    Template {
+        #[command(flatten)]
+        data: DataDir,
+        #[command(subcommand)]
+        command: template::Command,
+    },
+    /// Create, list and revoke API keys
+    Keys {
+        #[command(flatten)]
+        connection: Connection,
+        #[command(subcommand)]
+        command: keys::Command,
+    },
+    /// Print a completion script for a shell
+    Completions {
+        #[arg(value_enum)]
+        shell: clap_complete::Shell,
+    },
+}
+
+/// Which server, as whom, and how answers are shown.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Connection")]
+pub(crate) struct Connection {
+    /// Where the server is
+    #[arg(
+        long,
+        global = true,
+        env = "BASTIDE_SERVER",
+        hide_env_values = true,
+        value_name = "URL",
+        default_value = "http://127.0.0.1:8080"
+    )]
+    pub server: String,
+    /// The API key; default: the operator's key in the data directory
+    #[arg(
+        long,
+        global = true,
+        env = "BASTIDE_API_KEY",
+        value_name = "KEY",
+        hide_env_values = true
+    )]
+    pub key: Option<String>,
+    /// A file that holds the API key
+    #[arg(long, global = true, value_name = "FILE", conflicts_with = "key")]
+    pub key_file: Option<PathBuf>,
+    /// Trust the certificates in this PEM file instead of the system's
+    #[arg(
+        long,
+        global = true,
+        env = "BASTIDE_CA_CERT",
+        value_name = "FILE",
+        hide_env_values = true
+    )]
+    pub ca_cert: Option<PathBuf>,
+    #[command(flatten)]
+    pub data: DataDir,
+}
+
+/// Where a server on this machine keeps its things.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct DataDir {
+    /// The server's data directory on this machine
+    #[arg(
+        long,
+        global = true,
+        env = "BASTIDE_DATA_DIR",
+        hide_env_values = true,
+        value_name = "DIR",
+        default_value = "/var/lib/bastide"
+    )]
+    pub data_dir: PathBuf,
+    /// Print JSON, for programs
+    #[arg(long, global = true)]
+    pub json: bool,
+}
+
+/// `NAME=VALUE` for clap.
+pub(crate) fn pair(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("must be NAME=VALUE".into()),
+    }
+}

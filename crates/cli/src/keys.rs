@@ -1,0 +1,102 @@
+//! `bastide keys`: API keys over HTTP.
+
+use std::process::ExitCode;
+
+use api::key::{ApiKeys, CreatedKey};
+use clap::Subcommand;
+use http::Method;
+use serde_json::{Map, Value, json};
+
+use crate::client::Client;
+use crate::failure::Failure;
+use crate::out;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Create a key; its secret is printed once
+    Create {
+        /// Whose key it is (operator only); default: your own
+        #[arg(long, value_name = "NAME")]
+        owner: Option<String>,
+        /// The plan of that owner (operator only)
+        #[arg(long, value_parser = ["free", "operator"])]
+        plan: Option<String>,
+    },
+    /// List keys, without their secrets
+    #[command(visible_alias = "ls")]
+    List,
+    /// Make a key useless from now on
+    Revoke {
+        /// As the list shows it: `key_…`
+        key_id: String,
+    },
+}
+
+pub(crate) async fn execute(
+    client: &Client,
+    command: Command,
+    json: bool,
+) -> Result<ExitCode, Failure> {
+    match command {
+        Command::Create { owner, plan } => create(client, owner.as_deref(), plan, json).await?,
+        Command::List => list(client, json).await?,
+        Command::Revoke { key_id } => revoke(client, &key_id, json).await?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn create(
+    client: &Client,
+    owner: Option<&str>,
+    plan: Option<String>,
+    json: bool,
+) -> Result<(), Failure> {
+    let mut body = Map::new();
+    if let Some(owner) = owner {
+        body.insert("owner".into(), owner_id(owner));
+    }
+    if let Some(plan) = plan {
+        body.insert("plan".into(), plan.into());
+    }
+    let body = Value::Object(body);
+    let key: CreatedKey = client.json(Method::POST, "/v1/api-keys", Some(&body)).await?;
+    if json {
+        return out::json(&key);
+    }
+    out::line(&key.key);
+    out::note(format!("{} for {} on plan {}", key.key_id, key.owner, key.plan_tier));
+    out::note("hint: keep it now, it cannot be shown again");
+    Ok(())
+}
+
+async fn list(client: &Client, json: bool) -> Result<(), Failure> {
+    let keys: ApiKeys = client.json(Method::GET, "/v1/api-keys", None).await?;
+    if json {
+        return out::json(&keys);
+    }
+    let rows = keys.api_keys.into_iter().map(|key| {
+        let state = if key.revoked { "revoked" } else { "active" };
+        vec![key.key_id, key.prefix, state.into(), key.plan_tier, key.created_at.to_string()]
+    });
+    out::table(&["ID", "PREFIX", "STATE", "PLAN", "CREATED"], rows.collect());
+    Ok(())
+}
+
+async fn revoke(client: &Client, key_id: &str, json: bool) -> Result<(), Failure> {
+    let plain = |c: u8| c.is_ascii_alphanumeric() || c == b'_' || c == b'-';
+    if key_id.is_empty() || !key_id.bytes().all(plain) {
+        return Err(Failure::new(format!("no such key: {key_id}")));
+    }
+    let path = format!("/v1/api-keys/{key_id}");
+    let answer: Value = client.json(Method::DELETE, &path, None).await?;
+    if json {
+        return out::json(&answer);
+    }
+    out::line(key_id);
+    Ok(())
+}
+
+/// Owners are `usr_…`; people leave that out.
+fn owner_id(name: &str) -> Value {
+    if name.starts_with("usr_") { json!(name) } else { json!(format!("usr_{name}")) }
+}

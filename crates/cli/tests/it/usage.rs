@@ -1,0 +1,48 @@
+//! Exit codes and messages of the binary where no server is needed.
+
+use std::process::{Command, Output};
+
+fn bastide(arguments: &[&str]) -> Output {
+    let dir = tempfile::tempdir().unwrap();
+    Command::new(env!("CARGO_BIN_EXE_bastide"))
+        .args(arguments)
+        .env_clear()
+        .env("BASTIDE_DATA_DIR", dir.path())
+        .env("BASTIDE_SERVER", "http://127.0.0.1:1")
+        .output()
+        .unwrap()
+}
+
+#[track_caller]
+fn check(arguments: &[&str], code: i32, stderr: &str) {
+    let output = bastide(arguments);
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(code), "{text}");
+    assert!(text.contains(stderr), "{text}");
+}
+
+#[test]
+fn wrong_usage_is_exit_code_2() {
+    check(&["no-such-command"], 2, "unrecognized subcommand");
+    check(&["sandbox", "create", "--template", "a", "--image", "b"], 2, "cannot be used with");
+    check(&["sandbox", "get", "Not A Name"], 2, "no such sandbox: Not A Name");
+    check(&["sandbox", "create", "--env", "NOVALUE"], 2, "must be NAME=VALUE");
+}
+
+#[test]
+fn a_failure_is_exit_code_1_with_a_hint() {
+    check(&["sandbox", "list"], 1, "error: cannot reach the server at http://127.0.0.1:1");
+    check(&["sandbox", "list"], 1, "\nhint: start one with `bastide serve`");
+    check(&["sandbox", "list", "--server", "nonsense"], 1, "not a server URL: nonsense");
+    check(&["sandbox", "list", "--key-file", "/nonexistent"], 1, "cannot read the key");
+    check(&["sandbox", "cp", "a", "b"], 1, "one end must be in a sandbox");
+}
+
+#[test]
+fn every_shell_has_completions() {
+    for shell in ["bash", "zsh", "fish"] {
+        let output = bastide(&["completions", shell]);
+        assert!(output.status.success());
+        assert!(String::from_utf8(output.stdout).unwrap().contains("bastide"));
+    }
+}
