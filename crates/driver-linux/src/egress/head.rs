@@ -1,7 +1,7 @@
 //! The first bytes that a program sends: do they speak to the host whose name was allowed?
 //!
 //! Many hosts share an address, so a checked address alone would let a program talk to any of them:
-//! TLS names its host in the ClientHello, HTTP/1 in the request. Other protocols name none.
+//! TLS names its host in the `ClientHello`, HTTP/1 in the request. Other protocols name none.
 //! What begins like TLS or HTTP but cannot be read to that point is refused, not waved through.
 //!
 //! HTTP/2 without TLS is such a case.

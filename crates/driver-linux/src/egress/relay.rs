@@ -3,7 +3,7 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use tokio::io::{
     copy_bidirectional_with_sizes,
 };
 use tokio::net::TcpStream;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::head::{HEAD_MAX, Head};
 use super::log::{Record, Verdict};
@@ -23,6 +23,11 @@ const BUFFER_BYTES: usize = 32 << 10;
 /// How long a program may take from its first byte to the end of its head.
 const HEAD_WITHIN: Duration = Duration::from_secs(10);
 
+/// How long a program may keep its end open, silently, when the other side has closed its own: it
+/// holds one of the sandbox's connections for nothing. (The other way round is an upload that waits
+/// for its answer.)
+const LEFT_OPEN_MAX: Duration = Duration::from_secs(10);
+
 /// Both ends of a connection. Dropped early, both see a reset; a program is never left to believe
 /// that what it got was all.
 pub(super) struct Relay {
@@ -32,7 +37,11 @@ pub(super) struct Relay {
 
 impl Relay {
     pub(super) fn new(inside: TcpStream, outside: TcpStream, record: &Arc<Record>) -> Self {
-        let activity = Arc::new(Activity { began: Instant::now(), last_ms: AtomicU64::new(0) });
+        let activity = Arc::new(Activity {
+            began: Instant::now(),
+            last_ms: AtomicU64::new(0),
+            outside_done: AtomicBool::new(false),
+        });
         let meter = |stream, direction| Metered {
             stream,
             direction,
@@ -49,6 +58,10 @@ impl Relay {
         tokio::select! {
             verdict = self.copy(name) => verdict,
             () = activity.idle_for(idle) => Verdict::Idle,
+            () = activity.left_open() => {
+                self.end_softly();
+                Verdict::Ended
+            }
         }
     }
 
@@ -133,12 +146,23 @@ async fn until(deadline: Option<Instant>) {
 struct Activity {
     began: Instant,
     last_ms: AtomicU64,
+    outside_done: AtomicBool,
 }
 
 impl Activity {
     fn touch(&self) {
         let since = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.last_ms.store(since, Ordering::Relaxed);
+    }
+
+    async fn left_open(&self) {
+        loop {
+            self.idle_for(LEFT_OPEN_MAX).await;
+            if self.outside_done.load(Ordering::Relaxed) {
+                return;
+            }
+            sleep(LEFT_OPEN_MAX).await;
+        }
     }
 
     async fn idle_for(&self, limit: Duration) {
@@ -181,6 +205,9 @@ impl AsyncRead for Metered {
             Direction::Down => &self.record.bytes_down,
         };
         count.fetch_add(bytes, Ordering::Relaxed);
+        if bytes == 0 && matches!(self.direction, Direction::Down) {
+            self.activity.outside_done.store(true, Ordering::Relaxed);
+        }
         self.activity.touch();
         Poll::Ready(Ok(()))
     }

@@ -133,9 +133,8 @@ fn bpf_fd<T>(command: libc::c_int, attr: &T) -> io::Result<OwnedFd> {
 fn bpf<T>(command: libc::c_int, attr: &T) -> io::Result<libc::c_long> {
     // SAFETY: `attr` is readable for `size_of::<T>()` bytes; the kernel reads no more than that, and
     // follows only the addresses inside it, which point to live data of the size that they claim.
-    let result = unsafe {
-        libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(attr), std::mem::size_of::<T>())
-    };
+    let result =
+        unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(attr), size_of::<T>()) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A ClientHello as `curl` sends it, with the server name in the middle of its extensions.
+/// A `ClientHello` as `curl` sends it, with the server name in the middle of its extensions.
 pub(super) fn client_hello(name: Option<&str>) -> Vec<u8> {
     let mut extensions = extension(23, &[]);
     if let Some(name) = name {

@@ -1,4 +1,4 @@
-//! As much of a TLS ClientHello as names the host (RFC 8446 section 4.1.2, RFC 6066 section 3).
+//! As much of a TLS `ClientHello` as names the host (RFC 8446 section 4.1.2, RFC 6066 section 3).
 //! Read here because it is forty lines over bytes that we do not own; a TLS library would do its
 //! own handshake, and parsers of certificates are no part of this.
 
@@ -26,7 +26,7 @@ pub(super) fn read(bytes: &[u8]) -> Head {
 
 struct Broken;
 
-/// The body of the ClientHello, put together from the records that carry it; `None` when some of
+/// The body of the `ClientHello`, put together from the records that carry it; `None` when some of
 /// it is still to come.
 fn client_hello(bytes: &[u8]) -> Result<Option<Vec<u8>>, Broken> {
     let mut hello = Vec::new();
