@@ -1,0 +1,46 @@
+//! The tools of this repository: `cargo xtask ci` is what has to pass before a change goes in.
+
+mod ci;
+mod say;
+mod tidy;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Tools of this repository
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Format, lints, tidy, tests and documentation: all of it, then a summary
+    Ci,
+    /// What no other tool checks: headers, lengths, crate edges, licences, words
+    Tidy,
+}
+
+fn main() -> ExitCode {
+    let done = match Cli::parse().command {
+        Command::Ci => ci::run(&root()),
+        Command::Tidy => tidy::run(&root()),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            say::error(&format!("error: {error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The root of the repository.
+fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.ancestors().nth(2).expect("this crate is in crates/xtask").to_owned()
+}
