@@ -1,1 +1,27 @@
-//! Placeholder.
+//! The front door: HTTP in front of the engine.
+//!
+//! Settings, authentication, routes, the OpenAPI document that follows from them, metrics, logs and
+//! the graceful end. Only this crate knows HTTP status codes; it decides nothing about sandboxes.
+
+mod app;
+mod auth;
+mod body;
+pub mod config;
+mod docs;
+mod front;
+mod limits;
+mod listen;
+pub mod log;
+mod metrics;
+mod openapi;
+mod operator;
+mod refusal;
+mod routes;
+mod sse;
+mod target;
+mod tls;
+
+pub use config::Config;
+pub use listen::{bind, serve, signalled};
+pub use openapi::document;
+pub use operator::{OPERATOR_KEY_FILE, ensure_operator_key};

@@ -1,0 +1,202 @@
+//! Every setting of the server: a TOML file, `BASTIDE_…` variables and flags become one checked
+//! [`Config`]. A flag wins over a variable, that over the file, that over the default.
+//!
+//! With the command line this is the only place that reads the environment. What a setting is
+//! called, and what it means, is said once: in [`settings::SETTINGS`].
+
+mod check;
+mod engine;
+mod flags;
+mod layers;
+mod listen;
+pub mod settings;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use model::policy::Rule;
+use model::{PolicyName, TemplateName};
+use serde::{Deserialize, Serialize};
+
+pub use flags::Flags;
+pub use layers::{Environment, load};
+pub use listen::Listen;
+
+/// The settings after all layers. See `docs/configuration.md`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    pub listen: Listen,
+    pub data_dir: PathBuf,
+    pub public_url: Option<String>,
+    pub rt_public_url: Option<String>,
+    pub tls_cert: Option<PathBuf>,
+    pub tls_key: Option<PathBuf>,
+    pub log: Log,
+    pub policies: BTreeMap<PolicyName, Vec<Rule>>,
+    pub quotas: BTreeMap<String, QuotaSettings>,
+    pub ceiling: Ceiling,
+    pub disk: Disk,
+    pub pool: PoolDefaults,
+    pub pools: Vec<PoolSettings>,
+    pub warm: BTreeMap<TemplateName, u32>,
+    pub templates_dir: Option<PathBuf>,
+    pub host_template_for_all: bool,
+    pub limits: Limits,
+    pub drain_seconds: u64,
+    pub sweep_seconds: u64,
+    pub metrics: MetricsAccess,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Log {
+    pub format: LogFormat,
+    /// As `RUST_LOG`: `info`, or `info,engine=debug`.
+    pub level: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LogFormat {
+    Json,
+    Pretty,
+}
+
+/// What is left out stays as the plan has it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct QuotaSettings {
+    pub persistent_max: Option<u32>,
+    pub ephemeral_max: Option<u32>,
+    pub disk_gb_per_tier_max: Option<u32>,
+}
+
+/// The most that one sandbox of a plan other than the operator's may ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Ceiling {
+    pub vcpu: u32,
+    pub memory_mib: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Disk {
+    pub gb_default: u32,
+    pub gb_max: u32,
+    /// Size of the file that holds all sandboxes, where a file is needed.
+    pub pool_gb: Option<u32>,
+}
+
+/// What a pool has that does not say it itself.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PoolDefaults {
+    pub max_sandboxes: Option<u32>,
+}
+
+/// One place that runs sandboxes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PoolSettings {
+    pub name: String,
+    #[serde(default)]
+    pub kind: PoolKind,
+    /// Below the server's own `data_dir` when absent.
+    #[serde(default)]
+    pub data_dir: Option<PathBuf>,
+    #[serde(default)]
+    pub max_sandboxes: Option<u32>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PoolKind {
+    /// Namespaces on this machine.
+    #[default]
+    Linux,
+    /// A pool that never answers: to see what clients do then.
+    Unreachable,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Limits {
+    pub json_bytes: u64,
+    pub file_bytes: u64,
+    pub archive_bytes: u64,
+    pub connections: u32,
+    pub header_timeout_seconds: u64,
+    pub body_timeout_seconds: u64,
+}
+
+/// Who may read `/metrics`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MetricsAccess {
+    Open,
+    Operator,
+    Off,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            listen: Listen::default(),
+            data_dir: PathBuf::from("/var/lib/bastide"),
+            public_url: None,
+            rt_public_url: None,
+            tls_cert: None,
+            tls_key: None,
+            log: Log::default(),
+            policies: BTreeMap::new(),
+            quotas: BTreeMap::new(),
+            ceiling: Ceiling::default(),
+            disk: Disk::default(),
+            pool: PoolDefaults::default(),
+            pools: Vec::new(),
+            warm: BTreeMap::new(),
+            templates_dir: None,
+            host_template_for_all: false,
+            limits: Limits::default(),
+            drain_seconds: 30,
+            sweep_seconds: 10,
+            metrics: MetricsAccess::Open,
+        }
+    }
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self { format: LogFormat::Pretty, level: "info".into() }
+    }
+}
+
+impl Default for Ceiling {
+    fn default() -> Self {
+        Self { vcpu: 8, memory_mib: 16 * 1024 }
+    }
+}
+
+impl Default for Disk {
+    fn default() -> Self {
+        Self { gb_default: 5, gb_max: 20, pool_gb: None }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            json_bytes: 1024 * 1024,
+            file_bytes: 5 * 1024 * 1024 * 1024,
+            archive_bytes: 20 * 1024 * 1024 * 1024,
+            connections: 4096,
+            header_timeout_seconds: 30,
+            body_timeout_seconds: 60,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,98 @@
+//! What types cannot say about the settings: which of them go together.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context, bail, ensure};
+use model::Plan;
+use url::Url;
+
+use crate::config::{Config, PoolKind, PoolSettings};
+
+impl Config {
+    /// Refuses what cannot work, naming the setting.
+    pub fn check(&self) -> anyhow::Result<()> {
+        match (&self.tls_cert, &self.tls_key) {
+            (Some(_), None) => bail!("tls_key: required with tls_cert"),
+            (None, Some(_)) => bail!("tls_cert: required with tls_key"),
+            (Some(_), Some(_)) | (None, None) => {}
+        }
+        if let Some(url) = &self.public_url {
+            check_url("public_url", url, &["http", "https"])?;
+        }
+        if let Some(url) = &self.rt_public_url {
+            check_url("rt_public_url", url, &["ws", "wss"])?;
+        }
+        for plan in self.quotas.keys() {
+            ensure!(Plan::parse(plan).is_some(), "quotas.{plan}: no such plan; try free");
+        }
+        ensure!(self.disk.gb_max >= 1, "disk.gb_max: must be at least 1");
+        ensure!(
+            (1..=self.disk.gb_max).contains(&self.disk.gb_default),
+            "disk.gb_default: must be 1 to disk.gb_max ({})",
+            self.disk.gb_max
+        );
+        ensure!(self.ceiling.vcpu >= 1, "ceiling.vcpu: must be at least 1");
+        ensure!(self.limits.connections >= 1, "limits.connections: must be at least 1");
+        ensure!(self.limits.json_bytes >= 1024, "limits.json_bytes: must be at least 1024");
+        for (key, seconds) in [
+            ("limits.header_timeout_seconds", self.limits.header_timeout_seconds),
+            ("limits.body_timeout_seconds", self.limits.body_timeout_seconds),
+            ("sweep_seconds", self.sweep_seconds),
+        ] {
+            ensure!(seconds >= 1, "{key}: must be at least 1");
+        }
+        self.check_pools()
+    }
+
+    /// The pools to run: those of the settings, or the one of this machine.
+    pub fn pools(&self) -> Vec<PoolSettings> {
+        if self.pools.is_empty() {
+            return vec![PoolSettings {
+                name: "local".into(),
+                kind: PoolKind::Linux,
+                data_dir: None,
+                max_sandboxes: self.pool.max_sandboxes,
+            }];
+        }
+        let with_default = |pool: &PoolSettings| PoolSettings {
+            max_sandboxes: pool.max_sandboxes.or(self.pool.max_sandboxes),
+            ..pool.clone()
+        };
+        self.pools.iter().map(with_default).collect()
+    }
+
+    fn check_pools(&self) -> anyhow::Result<()> {
+        let mut names = BTreeSet::new();
+        let mut dirs = BTreeSet::new();
+        for pool in &self.pools {
+            let good = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
+            let fits = !pool.name.is_empty() && pool.name.len() <= 63;
+            ensure!(
+                fits && pool.name.bytes().all(good),
+                "pools: a name must be 1 to 63 of a-z, 0-9 and -: {:?}",
+                pool.name
+            );
+            ensure!(names.insert(&pool.name), "pools: two are called {:?}", pool.name);
+            ensure!(
+                pool.kind != PoolKind::Linux || dirs.insert(&pool.data_dir),
+                "pools: {:?} needs a data_dir of its own",
+                pool.name
+            );
+        }
+        Ok(())
+    }
+}
+
+fn check_url(key: &str, text: &str, schemes: &[&str]) -> anyhow::Result<()> {
+    let url = Url::parse(text).with_context(|| format!("{key}: not a URL: {text:?}"))?;
+    ensure!(
+        schemes.contains(&url.scheme()) && url.has_host(),
+        "{key}: must be {} with a host: {text:?}",
+        schemes.join(" or ")
+    );
+    ensure!(
+        url.query().is_none() && url.fragment().is_none() && url.username().is_empty(),
+        "{key}: must not have a query, a fragment or a user: {text:?}"
+    );
+    Ok(())
+}

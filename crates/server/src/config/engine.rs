@@ -1,0 +1,83 @@
+//! The engine's settings out of the server's.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use engine::EngineConfig;
+use model::{Plan, Policy, PolicyName, Quota};
+
+use crate::config::{Config, QuotaSettings};
+
+/// What the policy `default` allows unless the configuration says otherwise: where programs come
+/// from, and nothing else.
+const REGISTRIES: &[&str] = &[
+    "deb.debian.org",
+    "security.debian.org",
+    "archive.ubuntu.com",
+    "security.ubuntu.com",
+    "dl-cdn.alpinelinux.org",
+    "pypi.org",
+    "files.pythonhosted.org",
+    "registry.npmjs.org",
+    "registry.yarnpkg.com",
+    "crates.io",
+    "index.crates.io",
+    "static.crates.io",
+    "proxy.golang.org",
+    "sum.golang.org",
+    "rubygems.org",
+    "index.rubygems.org",
+    "repo.maven.apache.org",
+];
+
+impl Config {
+    pub fn engine(&self) -> EngineConfig {
+        EngineConfig {
+            policies: self.all_policies(),
+            disk_gb_max: self.disk.gb_max,
+            disk_gb_default: self.disk.gb_default,
+            ceiling: engine::Ceiling {
+                vcpu: self.ceiling.vcpu,
+                memory_mib: self.ceiling.memory_mib,
+            },
+            quotas: self
+                .quotas
+                .iter()
+                .filter_map(|(plan, settings)| Some((Plan::parse(plan)?, *settings)))
+                .map(|(plan, settings)| (plan, settings.over(Quota::of_plan(plan))))
+                .collect(),
+            host_template_for_all: self.host_template_for_all,
+            sweep_every: Duration::from_secs(self.sweep_seconds),
+            ..EngineConfig::default()
+        }
+    }
+
+    /// The built-in ones, replaced and joined by the configured.
+    fn all_policies(&self) -> BTreeMap<PolicyName, Policy> {
+        let named = |text: &str| text.parse().expect("a constant name");
+        let rules: Vec<String> = REGISTRIES
+            .iter()
+            .flat_map(|host| [format!("{host}:443"), format!("{host}:80")])
+            .collect();
+        let default = Policy::parse(&rules).expect("constant rules");
+        let mut policies = BTreeMap::from([
+            (named("none"), Policy::none()),
+            (named("default"), default),
+            (named("open"), Policy::open()),
+        ]);
+        for (name, rules) in &self.policies {
+            policies.insert(name.clone(), Policy { rules: rules.clone() });
+        }
+        policies
+    }
+}
+
+impl QuotaSettings {
+    fn over(self, plan: Quota) -> Quota {
+        Quota {
+            persistent_max: self.persistent_max.or(plan.persistent_max),
+            ephemeral_max: self.ephemeral_max.or(plan.ephemeral_max),
+            disk_gb_per_tier_max: self.disk_gb_per_tier_max.or(plan.disk_gb_per_tier_max),
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! The names of all settings, said once: the file, the variables, the flags and
+//! `docs/configuration.md` follow from this table.
+
+/// How the text of a variable or a flag becomes a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// As it is.
+    Text,
+    /// As TOML writes it: a number, `true`, or `{ corp = ["git.corp.example:443"] }`.
+    Value,
+}
+
+/// One setting.
+#[derive(Debug, Clone, Copy)]
+pub struct Setting {
+    /// Its key in the file: `log.format` is `format` in the table `[log]`.
+    pub key: &'static str,
+    pub kind: Kind,
+    /// What the flag shows for its value.
+    pub value_name: &'static str,
+    /// As the documentation shows it.
+    pub default: &'static str,
+    pub help: &'static str,
+}
+
+impl Setting {
+    /// `BASTIDE_LOG_FORMAT`.
+    pub fn variable(&self) -> String {
+        format!("BASTIDE_{}", self.key.replace('.', "_").to_ascii_uppercase())
+    }
+
+    /// `log-format`.
+    pub fn flag(&self) -> String {
+        self.key.replace(['.', '_'], "-")
+    }
+
+    /// Its row in `docs/configuration.md`.
+    pub fn row(&self) -> String {
+        let (key, variable, flag) = (self.key, self.variable(), self.flag());
+        let (default, help) = (self.default, self.help);
+        format!("| `{key}` | `{variable}` | `--{flag}` | {default} | {help} |")
+    }
+}
+
+const fn text(
+    key: &'static str,
+    value_name: &'static str,
+    default: &'static str,
+    help: &'static str,
+) -> Setting {
+    Setting { key, kind: Kind::Text, value_name, default, help }
+}
+
+const fn value(
+    key: &'static str,
+    value_name: &'static str,
+    default: &'static str,
+    help: &'static str,
+) -> Setting {
+    Setting { key, kind: Kind::Value, value_name, default, help }
+}
+
+/// All of them, in the order of the documentation.
+pub const SETTINGS: &[Setting] = &[
+    text(
+        "listen",
+        "ADDR:PORT",
+        "`127.0.0.1:8080`",
+        "Where to listen; several with commas (in the file also an array)",
+    ),
+    text(
+        "data_dir",
+        "DIR",
+        "`/var/lib/bastide`, or `~/.local/share/bastide` when not root",
+        "Everything that is kept: sandboxes, templates, the database, the operator's key",
+    ),
+    text(
+        "public_url",
+        "URL",
+        "the first `listen` address",
+        "How clients reach this server; shown as `endpoint` and `host_port`",
+    ),
+    text(
+        "rt_public_url",
+        "URL",
+        "`public_url` as `ws`/`wss`",
+        "How clients reach the WebSockets of sessions",
+    ),
+    text(
+        "tls_cert",
+        "FILE",
+        "none",
+        "Certificate chain (PEM); with `tls_key` the server speaks HTTPS",
+    ),
+    text("tls_key", "FILE", "none", "Private key (PEM) of `tls_cert`"),
+    text("log.format", "FORMAT", "`pretty`", "`pretty` for people, `json` for machines"),
+    text(
+        "log.level",
+        "LEVEL",
+        "`info`",
+        "`error`, `warn`, `info`, `debug`, `trace`, or per part: `info,engine=debug`",
+    ),
+    value(
+        "policies",
+        "TABLE",
+        "`none`, `default`, `open`",
+        "Named egress policies: a list of `host`, `*.host`, `cidr` or `public`, each with an optional `:port`. Naming `default` replaces the built-in allow-list of package registries",
+    ),
+    value(
+        "quotas",
+        "TABLE",
+        "003's for `free`, none for `operator`",
+        "Per plan: `persistent_max`, `ephemeral_max`, `disk_gb_per_tier_max`",
+    ),
+    value("ceiling.vcpu", "N", "`8`", "The most `vcpu` that one sandbox may ask for"),
+    value(
+        "ceiling.memory_mib",
+        "MIB",
+        "`16384`",
+        "The most `memory_mib` that one sandbox may ask for",
+    ),
+    value("disk.gb_default", "GIB", "`5`", "`disk_gb` of a sandbox that does not say it"),
+    value("disk.gb_max", "GIB", "`20`", "The largest `disk_gb`; more is 400"),
+    value(
+        "disk.pool_gb",
+        "GIB",
+        "most of what is free",
+        "Size of the file that holds all sandboxes, where the file system needs one",
+    ),
+    value(
+        "pool.max_sandboxes",
+        "N",
+        "no limit",
+        "Sandboxes with compute at once in each pool; beyond it create answers 409",
+    ),
+    value(
+        "pools",
+        "ARRAY",
+        "one pool `local` of kind `linux`",
+        "Places that run sandboxes: `name`, `kind` (`linux`, or `unreachable` for drills), `data_dir`, `max_sandboxes`",
+    ),
+    value("warm", "TABLE", "none", "Sandboxes kept ready, per template: `{ standard = 4 }`"),
+    text(
+        "templates_dir",
+        "DIR",
+        "the built-in ones",
+        "Where template definitions (`NAME.toml`) are",
+    ),
+    value(
+        "host_template_for_all",
+        "BOOL",
+        "`false`",
+        "Lets owners other than the operator use the template `host`",
+    ),
+    value("limits.json_bytes", "BYTES", "`1048576`", "The largest JSON body; more is 413"),
+    value("limits.file_bytes", "BYTES", "`5368709120`", "The largest file upload; more is 413"),
+    value(
+        "limits.archive_bytes",
+        "BYTES",
+        "`21474836480`",
+        "The largest tar stream for `files/import`; more is 413",
+    ),
+    value("limits.connections", "N", "`4096`", "Connections at once; more wait to be accepted"),
+    value(
+        "limits.header_timeout_seconds",
+        "SECONDS",
+        "`30`",
+        "How long a client may take to send a request's headers, and how long a connection may idle between requests",
+    ),
+    value(
+        "limits.body_timeout_seconds",
+        "SECONDS",
+        "`60`",
+        "How long a client may go without sending any more of a body; then 408",
+    ),
+    value(
+        "drain_seconds",
+        "SECONDS",
+        "`30`",
+        "How long requests in flight may go on after SIGTERM",
+    ),
+    value(
+        "sweep_seconds",
+        "SECONDS",
+        "`10`",
+        "How often the reaper looks at all sandboxes, besides its timers",
+    ),
+    text(
+        "metrics",
+        "WHO",
+        "`open`",
+        "Who may read `/metrics`: `open`, `operator` (with its key), `off`",
+    ),
+];

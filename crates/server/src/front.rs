@@ -1,0 +1,88 @@
+//! What every request passes: an id, a span, a log line, a count, and a net under panics.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
+
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::header::{CACHE_CONTROL, X_CONTENT_TYPE_OPTIONS};
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use futures_util::FutureExt;
+use tokio::time::Instant;
+use tracing::Instrument;
+
+use crate::app::App;
+use crate::limits::REQUEST_ID_BYTES_MAX;
+use crate::refusal::Refusal;
+
+static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// Counted down also when the client goes away in the middle.
+struct InFlight(App);
+
+impl InFlight {
+    fn new(app: &App) -> Self {
+        app.metrics.request_began();
+        Self(Arc::clone(app))
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.metrics.request_ended();
+    }
+}
+
+pub(crate) async fn pass(State(app): State<App>, request: Request, next: Next) -> Response {
+    let began = Instant::now();
+    let in_flight = InFlight::new(&app);
+    let id = request_id(request.headers());
+    let method = request.method().clone();
+    // Without the query, which may hold what a log should not.
+    let path = request.uri().path().to_owned();
+    let route = request.extensions().get::<MatchedPath>().cloned();
+    let span = tracing::info_span!("request", request.id = id.to_str().unwrap_or_default());
+    let answer = AssertUnwindSafe(next.run(request)).catch_unwind().instrument(span.clone());
+    let mut response = answer.await.unwrap_or_else(|panic| {
+        let text = panic_text(&*panic);
+        span.in_scope(|| tracing::error!(panic = text, "a handler panicked"));
+        Refusal::Panicked.into_response()
+    });
+    drop(in_flight);
+    let took = began.elapsed();
+    let status = response.status().as_u16();
+    app.metrics.answered(&method, route.as_ref().map(MatchedPath::as_str), status, took);
+    span.in_scope(|| {
+        let latency_ms = took.as_secs_f64() * 1000.0;
+        tracing::info!(target: "access", %method, path, status, latency_ms, "answered");
+    });
+    let headers = response.headers_mut();
+    headers.insert(REQUEST_ID.clone(), id);
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    response
+}
+
+/// The client's own, if it is harmless; else the next of ours.
+fn request_id(headers: &HeaderMap) -> HeaderValue {
+    let good = |c: &u8| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'_' | b'.');
+    if let Some(sent) = headers.get(&REQUEST_ID) {
+        let bytes = sent.as_bytes();
+        let fits = !bytes.is_empty() && bytes.len() <= REQUEST_ID_BYTES_MAX;
+        if fits && bytes.iter().all(|c| good(c)) {
+            return sent.clone();
+        }
+    }
+    // Unique over restarts by the time at which this process began to answer.
+    static BEGAN: LazyLock<i64> = LazyLock::new(|| jiff::Timestamp::now().as_millisecond());
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let next = NEXT.fetch_add(1, Ordering::Relaxed);
+    HeaderValue::try_from(format!("req-{:x}-{next:x}", *BEGAN)).expect("hexadecimal digits")
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
+    let literal = panic.downcast_ref::<&str>().copied();
+    literal.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("(no text)")
+}

@@ -1,0 +1,19 @@
+//! The named limits of this crate that are not settings.
+
+use std::time::Duration;
+
+/// Between two comments on a stream that has nothing to say.
+pub(crate) const KEEPALIVE_EVERY: Duration = Duration::from_secs(15);
+/// For a TLS handshake.
+pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// After the drain time: for tasks to notice that they are cut off.
+pub(crate) const CUT_OFF_TIMEOUT: Duration = Duration::from_secs(5);
+/// Bytes of a request line with all headers.
+pub(crate) const HEADER_BYTES_MAX: usize = 64 * 1024;
+pub(crate) const HEADERS_MAX: usize = 100;
+/// Of a client's own `x-request-id`.
+pub(crate) const REQUEST_ID_BYTES_MAX: usize = 64;
+/// Of an `Idempotency-Key`.
+pub(crate) const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
+/// One direction of a tunnel.
+pub(crate) const TUNNEL_BUFFER_BYTES: usize = 64 * 1024;

@@ -1,0 +1,129 @@
+//! The route table, and the OpenAPI 3.1 document that is made from the same handlers.
+
+use anyhow::Result;
+use api::exec::{ExecExit, ExecGap, ExecLost, ExecOutput, ExecStarted};
+use api::{Code, Problem};
+use axum::Router;
+use utoipa::openapi::path::Operation;
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::openapi::{Content, OpenApi, Ref, RefOr, Response};
+use utoipa::{Modify, OpenApi as _};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::app::{App, Pages};
+use crate::docs;
+use crate::routes::{events, exec, files, keys, lifecycle, logs, meta, sandboxes, tunnel};
+
+const PROBLEM_JSON: &str = "application/problem+json";
+
+#[derive(utoipa::OpenApi)]
+#[openapi(
+    info(
+        title = "Bastide",
+        description = "Self-hosted sandboxes for AI agents: isolated Linux machines with a \
+            workspace that survives them.\n\nEvery error is a problem body (RFC 9457) with a \
+            stable `code`. Another owner's sandbox is 404, as one that never existed.",
+        license(name = "Apache-2.0", identifier = "Apache-2.0"),
+    ),
+    tags(
+        (name = "Sandboxes", description = "Make, find, change and destroy them"),
+        (name = "Lifecycle", description = "Start, stop, pause, resume, cancel"),
+        (name = "Commands", description = "Run programs and read what they say"),
+        (name = "Files", description = "In and out, one by one or the whole workspace"),
+        (name = "Tunnels", description = "Raw connections to ports inside"),
+        (name = "Events", description = "What happens to your sandboxes, as it happens"),
+        (name = "API keys", description = "Who may call"),
+        (name = "Server", description = "Health, metrics, this description"),
+    ),
+    components(schemas(
+        Problem, Code, ExecStarted, ExecOutput, ExecGap, ExecExit, ExecLost,
+    )),
+    security(("api_key" = []), ("api_key_header" = [])),
+    modifiers(&Common),
+)]
+struct Description;
+
+/// The whole document, as `/openapi.json` has it.
+pub fn document() -> OpenApi {
+    router().1
+}
+
+/// All routes, and the document about them.
+pub(crate) fn router() -> (Router<App>, OpenApi) {
+    let (router, mut document) = OpenApiRouter::with_openapi(Description::openapi())
+        .routes(routes!(sandboxes::create, sandboxes::list))
+        .routes(routes!(sandboxes::get, sandboxes::patch, sandboxes::delete))
+        .routes(routes!(lifecycle::start))
+        .routes(routes!(lifecycle::stop))
+        .routes(routes!(lifecycle::pause))
+        .routes(routes!(lifecycle::resume))
+        .routes(routes!(lifecycle::cancel))
+        .routes(routes!(exec::run))
+        .routes(routes!(exec::run_streamed))
+        .routes(routes!(exec::attach, exec::kill))
+        .routes(routes!(logs::logs))
+        .routes(routes!(logs::usage))
+        .routes(routes!(files::download, files::store))
+        .routes(routes!(files::export))
+        .routes(routes!(files::import))
+        .routes(routes!(tunnel::open, tunnel::open_get))
+        .routes(routes!(events::events))
+        .routes(routes!(keys::create, keys::list))
+        .routes(routes!(keys::revoke))
+        .routes(routes!(meta::templates))
+        .routes(routes!(meta::healthz))
+        .routes(routes!(meta::openapi))
+        .routes(routes!(meta::docs))
+        .routes(routes!(meta::metrics))
+        .split_for_parts();
+    Common.modify(&mut document);
+    (router, document)
+}
+
+pub(crate) fn pages(document: &OpenApi, url: &str) -> Result<Pages> {
+    let mut value = serde_json::to_value(document)?;
+    value["servers"] = serde_json::json!([{ "url": url }]);
+    let (docs_html, docs_policy) = docs::page(&value);
+    Ok(Pages { openapi_json: serde_json::to_string(&value)?, docs_html, docs_policy })
+}
+
+/// What is the same for all operations and so is not written at each of them.
+struct Common;
+
+impl Modify for Common {
+    fn modify(&self, document: &mut OpenApi) {
+        let components = document.components.get_or_insert_default();
+        let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).bearer_format("e2a_…");
+        components.add_security_scheme("api_key", SecurityScheme::Http(bearer.build()));
+        let header = utoipa::openapi::security::ApiKeyValue::new("X-API-KEY");
+        components.add_security_scheme(
+            "api_key_header",
+            SecurityScheme::ApiKey(utoipa::openapi::security::ApiKey::Header(header)),
+        );
+        for item in document.paths.paths.values_mut() {
+            let operations =
+                [&mut item.get, &mut item.post, &mut item.patch, &mut item.delete, &mut item.put];
+            for operation in operations.into_iter().flatten() {
+                complete(operation);
+            }
+        }
+    }
+}
+
+/// Gives errors their body, and operations that need a key their 401.
+fn complete(operation: &mut Operation) {
+    let responses = &mut operation.responses.responses;
+    if operation.security.is_none() {
+        let unauthorized = Response::new("No API key, or one that is not known");
+        responses.entry("401".into()).or_insert(RefOr::T(unauthorized));
+    }
+    responses.entry("500".into()).or_insert(RefOr::T(Response::new("A bug or a broken host")));
+    for (status, response) in responses.iter_mut() {
+        let is_error = status.starts_with('4') || status.starts_with('5');
+        if let (true, RefOr::T(response)) = (is_error, response) {
+            let body = Content::new(Some(Ref::from_schema_name("Problem")));
+            response.content.entry(PROBLEM_JSON.into()).or_insert(RefOr::T(body));
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! Every error a client can see, and the one place that knows its status.
+
+use api::{Code, Problem};
+use axum::Json;
+use axum::http::header::{CONTENT_TYPE, HeaderName, RETRY_AFTER, UPGRADE, WWW_AUTHENTICATE};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use model::{Conflict, Error};
+
+/// Why a request is not done: what the engine says, and what HTTP adds to it.
+#[derive(Debug)]
+pub(crate) enum Refusal {
+    Failed(Error),
+    /// No credential, or (`sent`) one that is not known.
+    Unauthorized {
+        sent: bool,
+    },
+    Forbidden(&'static str),
+    NoRoute,
+    WrongMethod,
+    TooLarge {
+        bytes_max: u64,
+    },
+    TooSlow,
+    UpgradeRequired,
+    Panicked,
+}
+
+/// What the problem body is made of.
+struct Answer {
+    status: StatusCode,
+    code: Code,
+    detail: String,
+    field: Option<String>,
+    header: Option<(HeaderName, HeaderValue)>,
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let answer = self.answer();
+        let problem = Problem {
+            kind: "about:blank".into(),
+            title: answer.status.canonical_reason().unwrap_or("Error").into(),
+            status: answer.status.as_u16(),
+            detail: answer.detail,
+            code: answer.code,
+            field: answer.field,
+        };
+        let mut response = (answer.status, Json(problem)).into_response();
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        if let Some((name, value)) = answer.header {
+            headers.insert(name, value);
+        }
+        response
+    }
+}
+
+impl Refusal {
+    fn answer(self) -> Answer {
+        match self {
+            Self::Failed(error) => Answer::of_error(error),
+            Self::Unauthorized { sent } => {
+                let (detail, challenge) = if sent {
+                    ("the API key is not known, or was revoked", INVALID_TOKEN)
+                } else {
+                    ("send an API key: Authorization: Bearer e2a_…", NO_TOKEN)
+                };
+                Answer::new(StatusCode::UNAUTHORIZED, Code::Unauthorized, detail)
+                    .with(WWW_AUTHENTICATE, HeaderValue::from_static(challenge))
+            }
+            Self::Forbidden(detail) => Answer::new(StatusCode::FORBIDDEN, Code::Forbidden, detail),
+            Self::NoRoute => Answer::new(
+                StatusCode::NOT_FOUND,
+                Code::NotFound,
+                "no such path; /openapi.json and /docs list them all",
+            ),
+            Self::WrongMethod => Answer::new(
+                StatusCode::METHOD_NOT_ALLOWED,
+                Code::MethodNotAllowed,
+                "this path does not take that method; Allow lists those it takes",
+            ),
+            Self::TooLarge { bytes_max } => Answer::new(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                Code::BodyTooLarge,
+                format!("the body is larger than the {bytes_max} bytes that are taken here"),
+            ),
+            Self::TooSlow => Answer::new(
+                StatusCode::REQUEST_TIMEOUT,
+                Code::RequestTimeout,
+                "the rest of the body did not come in time",
+            ),
+            Self::UpgradeRequired => Answer::new(
+                StatusCode::UPGRADE_REQUIRED,
+                Code::UpgradeRequired,
+                "send Connection: Upgrade and Upgrade: bastide-tunnel",
+            )
+            .with(UPGRADE, HeaderValue::from_static("bastide-tunnel")),
+            Self::Panicked => {
+                Answer::new(StatusCode::INTERNAL_SERVER_ERROR, Code::Internal, INTERNAL)
+            }
+        }
+    }
+}
+
+impl Answer {
+    fn new(status: StatusCode, code: Code, detail: impl Into<String>) -> Self {
+        Self { status, code, detail: detail.into(), field: None, header: None }
+    }
+
+    fn with(self, name: HeaderName, value: HeaderValue) -> Self {
+        Self { header: Some((name, value)), ..self }
+    }
+
+    /// The exhaustive match from what went wrong to what HTTP calls it.
+    fn of_error(error: Error) -> Self {
+        let text = error.to_string();
+        match error {
+            Error::NotFound { what: _, id: _ } => {
+                Self::new(StatusCode::NOT_FOUND, Code::NotFound, text)
+            }
+            Error::Conflict { code, detail } => {
+                let code = match code {
+                    Conflict::WrongState => Code::WrongState,
+                    Conflict::NameTaken => Code::NameTaken,
+                };
+                Self::new(StatusCode::CONFLICT, code, detail)
+            }
+            Error::Invalid { field, detail: _ } => Self {
+                field: Some(field),
+                ..Self::new(StatusCode::BAD_REQUEST, Code::InvalidRequest, text)
+            },
+            Error::Exhausted { detail, retry_after } => {
+                let seconds = retry_after.as_millis().div_ceil(1000).max(1);
+                let value = HeaderValue::from(u64::try_from(seconds).unwrap_or(u64::MAX));
+                Self::new(StatusCode::TOO_MANY_REQUESTS, Code::QuotaExceeded, detail)
+                    .with(RETRY_AFTER, value)
+            }
+            Error::NoCapacity { detail } => {
+                Self::new(StatusCode::CONFLICT, Code::NoCapacity, detail)
+            }
+            Error::DiskFull { detail } => {
+                Self::new(StatusCode::INSUFFICIENT_STORAGE, Code::DiskFull, detail)
+            }
+            Error::IdempotencyMismatch { detail } => {
+                Self::new(StatusCode::UNPROCESSABLE_ENTITY, Code::IdempotencyMismatch, detail)
+            }
+            Error::NotImplemented { code, detail } => {
+                Self::new(StatusCode::NOT_IMPLEMENTED, Code::of_missing(code), detail)
+            }
+            Error::Unavailable { detail } => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, Code::Unavailable, detail)
+            }
+            Error::Internal(cause) => {
+                tracing::error!(error = format!("{cause:#}"), "a request failed");
+                Self::new(StatusCode::INTERNAL_SERVER_ERROR, Code::Internal, INTERNAL)
+            }
+        }
+    }
+}
+
+const NO_TOKEN: &str = r#"Bearer realm="bastide""#;
+const INVALID_TOKEN: &str = r#"Bearer realm="bastide", error="invalid_token""#;
+const INTERNAL: &str = "internal error; the server's log has the rest, under x-request-id";

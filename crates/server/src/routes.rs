@@ -1,0 +1,29 @@
+//! The handlers, one file a resource; each is its own row of the OpenAPI document.
+
+pub(crate) mod events;
+pub(crate) mod exec;
+pub(crate) mod files;
+pub(crate) mod keys;
+pub(crate) mod lifecycle;
+pub(crate) mod logs;
+pub(crate) mod meta;
+pub(crate) mod sandboxes;
+pub(crate) mod tunnel;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::middleware::from_fn_with_state;
+
+use crate::app::App;
+use crate::front;
+use crate::refusal::Refusal;
+
+/// Adds what is the same for every route.
+pub(crate) fn finish(routes: Router<App>, app: &App) -> Router {
+    routes
+        .fallback(async || Refusal::NoRoute)
+        .method_not_allowed_fallback(async || Refusal::WrongMethod)
+        .layer(from_fn_with_state(Arc::clone(app), front::pass))
+        .with_state(Arc::clone(app))
+}

@@ -1,0 +1,129 @@
+//! Start, stop, pause, resume, cancel.
+
+use api::cancel::CancelReason;
+use api::{CancelRequest, CancelResponse, Sandbox};
+use axum::Json as Answer;
+use axum::extract::State;
+
+use crate::app::App;
+use crate::auth::Who;
+use crate::body::OptionalJson;
+use crate::refusal::Refusal;
+use crate::target::Target;
+
+/// Start a stopped sandbox
+///
+/// With its workspace and home as they were. Answers once it runs; a running one is 200 at once.
+#[utoipa::path(
+    post, path = "/v1/sandboxes/{id}/start", tag = "Lifecycle",
+    params(("id" = String, Path, description = "Its id or its name")),
+    responses(
+        (status = 200, description = "It runs", body = Sandbox),
+        (status = 404, description = "No such sandbox, or another owner's"),
+        (status = 409, description = "`wrong_state`: not from this state; `no_capacity`"),
+        (status = 429, description = "`quota_exceeded`; `Retry-After` says when to come back"),
+        (status = 503, description = "No pool answers"),
+    )
+)]
+pub(crate) async fn start(
+    State(app): State<App>,
+    Who(caller): Who,
+    Target(sandbox): Target,
+) -> Result<Answer<Sandbox>, Refusal> {
+    Ok(Answer(app.shown(&app.engine.start_sandbox(&caller, &sandbox).await?)))
+}
+
+/// Stop a sandbox
+///
+/// Ends every process, flushes the workspace and keeps it. Answers once that is done; a stopped
+/// one is 200 at once.
+#[utoipa::path(
+    post, path = "/v1/sandboxes/{id}/stop", tag = "Lifecycle",
+    params(("id" = String, Path, description = "Its id or its name")),
+    responses(
+        (status = 200, description = "Stopped", body = Sandbox),
+        (status = 404, description = "No such sandbox, or another owner's"),
+        (status = 409, description = "`wrong_state`: not from this state"),
+    )
+)]
+pub(crate) async fn stop(
+    State(app): State<App>,
+    Who(caller): Who,
+    Target(sandbox): Target,
+) -> Result<Answer<Sandbox>, Refusal> {
+    Ok(Answer(app.shown(&app.engine.stop(&caller, &sandbox).await?)))
+}
+
+/// Pause a sandbox
+///
+/// Freezes every process where it is, in memory. Its idle clock stands still, its lifetime runs.
+#[utoipa::path(
+    post, path = "/v1/sandboxes/{id}/pause", tag = "Lifecycle",
+    params(("id" = String, Path, description = "Its id or its name")),
+    responses(
+        (status = 200, description = "Paused", body = Sandbox),
+        (status = 404, description = "No such sandbox, or another owner's"),
+        (status = 409, description = "`wrong_state`: not from this state"),
+    )
+)]
+pub(crate) async fn pause(
+    State(app): State<App>,
+    Who(caller): Who,
+    Target(sandbox): Target,
+) -> Result<Answer<Sandbox>, Refusal> {
+    Ok(Answer(app.shown(&app.engine.pause(&caller, &sandbox).await?)))
+}
+
+/// Resume a paused sandbox
+#[utoipa::path(
+    post, path = "/v1/sandboxes/{id}/resume", tag = "Lifecycle",
+    params(("id" = String, Path, description = "Its id or its name")),
+    responses(
+        (status = 200, description = "It runs", body = Sandbox),
+        (status = 404, description = "No such sandbox, or another owner's"),
+        (status = 409, description = "`wrong_state`: not from this state"),
+    )
+)]
+pub(crate) async fn resume(
+    State(app): State<App>,
+    Who(caller): Who,
+    Target(sandbox): Target,
+) -> Result<Answer<Sandbox>, Refusal> {
+    Ok(Answer(app.shown(&app.engine.resume(&caller, &sandbox).await?)))
+}
+
+/// Ask an agent to wrap up
+///
+/// A cooperative signal to every attached client; it does not end the sandbox (delete does). The
+/// body may be left out.
+#[utoipa::path(
+    post, path = "/v1/sandboxes/{id}/cancel", tag = "Lifecycle",
+    params(("id" = String, Path, description = "Its id or its name")),
+    request_body(content = Option<CancelRequest>),
+    responses(
+        (status = 200, description = "Told; `cancelled` is false when nobody listened",
+            body = CancelResponse),
+        (status = 400, description = "An unknown reason"),
+        (status = 404, description = "No such sandbox, or another owner's"),
+        (status = 409, description = "`wrong_state`: it does not run"),
+    )
+)]
+pub(crate) async fn cancel(
+    State(app): State<App>,
+    Who(caller): Who,
+    Target(sandbox): Target,
+    OptionalJson(request): OptionalJson<CancelRequest>,
+) -> Result<Answer<CancelResponse>, Refusal> {
+    let reason = match request.reason {
+        CancelReason::CreditsExhausted => engine::CancelReason::CreditsExhausted,
+        CancelReason::UserRequest => engine::CancelReason::UserRequest,
+        CancelReason::AdminAction => engine::CancelReason::AdminAction,
+        CancelReason::Timeout => engine::CancelReason::Timeout,
+    };
+    let told = app.engine.cancel(&caller, &sandbox, reason).await?;
+    Ok(Answer(CancelResponse {
+        vm_id: told.id.to_string(),
+        cancelled: told.cancelled,
+        reason: request.reason,
+    }))
+}

@@ -1,0 +1,119 @@
+//! About the server itself: health, metrics, its own description, the templates it has.
+
+use api::{Template, Templates};
+use axum::Json as Answer;
+use axum::extract::{FromRequestParts, Request, State};
+use axum::http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY};
+use axum::response::{IntoResponse, Response};
+use model::Error;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::app::App;
+use crate::auth::Who;
+use crate::config::MetricsAccess;
+use crate::refusal::Refusal;
+
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(example = json!({ "status": "ok", "version": "0.0.0" }))]
+pub(crate) struct Health {
+    status: &'static str,
+    version: &'static str,
+}
+
+/// Is the server ready?
+#[utoipa::path(
+    get, path = "/healthz", tag = "Server", security(()),
+    responses(
+        (status = 200, description = "Ready", body = Health),
+        (status = 503, description = "Draining: it finishes what it has and takes nothing new"),
+    )
+)]
+pub(crate) async fn healthz(State(app): State<App>) -> Result<Answer<Health>, Refusal> {
+    if app.draining.is_cancelled() {
+        return Err(Error::unavailable("the server is ending").into());
+    }
+    Ok(Answer(Health { status: "ok", version: env!("CARGO_PKG_VERSION") }))
+}
+
+/// This description
+#[utoipa::path(
+    get, path = "/openapi.json", tag = "Server", security(()),
+    responses((status = 200, description = "OpenAPI 3.1", body = Object))
+)]
+pub(crate) async fn openapi(State(app): State<App>) -> Response {
+    ([(CONTENT_TYPE, "application/json")], app.pages.openapi_json.clone()).into_response()
+}
+
+/// This description, to read
+#[utoipa::path(
+    get, path = "/docs", tag = "Server", security(()),
+    responses((status = 200, description = "A page", body = String, content_type = "text/html"))
+)]
+pub(crate) async fn docs(State(app): State<App>) -> Response {
+    let headers = [
+        (CONTENT_TYPE, "text/html; charset=utf-8"),
+        (CONTENT_SECURITY_POLICY, app.pages.docs_policy.as_str()),
+        (REFERRER_POLICY, "no-referrer"),
+    ];
+    (headers, app.pages.docs_html.clone()).into_response()
+}
+
+/// Counters for Prometheus
+///
+/// Open to everybody unless the setting `metrics` says otherwise.
+#[utoipa::path(
+    get, path = "/metrics", tag = "Server", security((), ("api_key" = [])),
+    responses(
+        (status = 200, description = "OpenMetrics text", body = String,
+            content_type = "application/openmetrics-text"),
+        (status = 403, description = "The setting asks for the operator's key"),
+        (status = 404, description = "Switched off"),
+    )
+)]
+pub(crate) async fn metrics(State(app): State<App>, request: Request) -> Result<Response, Refusal> {
+    match app.metrics_access {
+        MetricsAccess::Open => {}
+        MetricsAccess::Off => return Err(Refusal::NoRoute),
+        MetricsAccess::Operator => {
+            let (mut parts, _) = request.into_parts();
+            let who = Who::from_request_parts(&mut parts, &app).await?;
+            if !who.is_operator() {
+                return Err(Refusal::Forbidden("metrics are for the operator's key"));
+            }
+        }
+    }
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    Ok(([(CONTENT_TYPE, kind)], app.metrics.text(&app.engine.snapshot())).into_response())
+}
+
+/// List the templates that are built
+///
+/// What `template` and `image` of a create may name on this server.
+#[utoipa::path(
+    get, path = "/v1/sandbox-templates", tag = "Sandboxes",
+    responses(
+        (status = 200, description = "All of them", body = Templates),
+        (status = 503, description = "No pool answers"),
+    )
+)]
+pub(crate) async fn templates(
+    State(app): State<App>,
+    _who: Who,
+) -> Result<Answer<Templates>, Refusal> {
+    let built = app.engine.templates().await?;
+    let templates = built
+        .into_iter()
+        .map(|template| Template {
+            name: template.name.to_string(),
+            digest: template.digest,
+            built_at: template.built_at,
+            size_bytes: template.bytes,
+            user: template.user,
+            vcpu: template.limits.vcpu,
+            cpu_fraction: template.limits.cpu_fraction,
+            memory_mib: template.limits.memory_mib,
+        })
+        .collect();
+    Ok(Answer(Templates { templates }))
+}

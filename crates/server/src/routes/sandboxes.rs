@@ -1,0 +1,192 @@
+//! Making, finding, changing and deleting sandboxes.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use api::sandbox::PartialSandboxes;
+use api::{CreateSandbox, PatchSandbox, Sandbox, SandboxList};
+use axum::Json as Answer;
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use engine::Idempotency;
+use model::Error;
+use model::policy::is_public;
+use sha2::{Digest, Sha256};
+use tokio::net::lookup_host;
+use tokio::time::timeout;
+use url::{Host, Url};
+
+use crate::app::App;
+use crate::auth::Who;
+use crate::body::Json;
+use crate::limits::IDEMPOTENCY_KEY_BYTES_MAX;
+use crate::refusal::Refusal;
+use crate::target::Target;
+
+/// For the name in `persistence_url` to resolve.
+const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Create a sandbox
+///
+/// Answers once it runs. Send exactly one of `template` and `image`; they differ in their default
+/// clocks. With an `Idempotency-Key` the same request gives the same sandbox for 24 hours, whatever
+/// breaks in between.
+#[utoipa::path(
+    post, path = "/v1/sandboxes", tag = "Sandboxes", request_body = CreateSandbox,
+    params(("Idempotency-Key" = Option<String>, Header,
+        description = "1 to 255 printable characters, yours to choose")),
+    responses(
+        (status = 201, description = "It runs", body = Sandbox),
+        (status = 400, description = "A field is missing, unknown or wrong; `field` names it"),
+        (status = 409, description = "`no_capacity`: no room on any pool; `name_taken`"),
+        (status = 413, description = "The body is too large"),
+        (status = 422, description = "`idempotency_mismatch`: the key came with another request"),
+        (status = 429, description = "`quota_exceeded`; `Retry-After` says when to come back"),
+        (status = 501, description = "Unknown agent or template, or one that is not built here yet"),
+        (status = 503, description = "No pool answers"),
+    )
+)]
+pub(crate) async fn create(
+    State(app): State<App>,
+    Who(caller): Who,
+    headers: HeaderMap,
+    body: Json<CreateSandbox>,
+) -> Result<Response, Refusal> {
+    let idempotency = idempotency(&headers, &body.bytes)?;
+    let checked = body.value.check()?;
+    if let Some(url) = &checked.persistence_url {
+        check_resolves_to_public(url).await?;
+    }
+    if let Some(feature) = checked.needs {
+        return Err(feature.not_available().into());
+    }
+    let created = app.engine.create(&caller, checked.sandbox, idempotency).await?;
+    let mut response = (StatusCode::CREATED, Answer(app.shown(&created.sandbox))).into_response();
+    if created.replayed {
+        let headers = response.headers_mut();
+        headers.insert("idempotent-replayed", HeaderValue::from_static("true"));
+    }
+    Ok(response)
+}
+
+/// List your sandboxes
+///
+/// An array; when a pool does not answer, an object with `partial: true` and what is known.
+#[utoipa::path(
+    get, path = "/v1/sandboxes", tag = "Sandboxes",
+    responses(
+        (status = 200, description = "All of them, or the reachable ones", body = SandboxList),
+        (status = 503, description = "No pool answers"),
+    )
+)]
+pub(crate) async fn list(
+    State(app): State<App>,
+    Who(caller): Who,
+) -> Result<Answer<SandboxList>, Refusal> {
+    let listing = app.engine.list(&caller).await?;
+    let sandboxes = listing.sandboxes.iter().map(|sandbox| app.shown(sandbox)).collect();
+    Ok(Answer(if listing.partial {
+        SandboxList::Partial(PartialSandboxes { sandboxes, partial: true })
+    } else {
+        SandboxList::All(sandboxes)
+    }))
+}
+
+/// Get one sandbox
+///
+/// A destroyed one is shown for another 60 seconds, with its `end_reason`.
+#[utoipa::path(
+    get, path = "/v1/sandboxes/{id}", tag = "Sandboxes",
+    params(("id" = String, Path, description = "Its id or its name")),
+    responses(
+        (status = 200, description = "Found", body = Sandbox),
+        (status = 404, description = "No such sandbox, or another owner's"),
+    )
+)]
+pub(crate) async fn get(
+    State(app): State<App>,
+    Who(caller): Who,
+    Target(sandbox): Target,
+) -> Result<Answer<Sandbox>, Refusal> {
+    Ok(Answer(app.shown(&app.engine.get(&caller, &sandbox).await?)))
+}
+
+/// Rename a sandbox, or change its policy
+///
+/// A new policy takes effect at once: connections that it does not allow are cut.
+#[utoipa::path(
+    patch, path = "/v1/sandboxes/{id}", tag = "Sandboxes", request_body = PatchSandbox,
+    params(("id" = String, Path, description = "Its id or its name")),
+    responses(
+        (status = 200, description = "Changed", body = Sandbox),
+        (status = 400, description = "A bad name, an unknown policy, or nothing to change"),
+        (status = 404, description = "No such sandbox, or another owner's"),
+        (status = 409, description = "`name_taken` by another of your sandboxes; `wrong_state`"),
+    )
+)]
+pub(crate) async fn patch(
+    State(app): State<App>,
+    Who(caller): Who,
+    Target(sandbox): Target,
+    body: Json<PatchSandbox>,
+) -> Result<Answer<Sandbox>, Refusal> {
+    let change = body.value.check()?;
+    Ok(Answer(app.shown(&app.engine.update(&caller, &sandbox, change).await?)))
+}
+
+/// Destroy a sandbox
+///
+/// From any state, also a broken one. Answers once every process is dead, its data is gone and its
+/// name is free. Asking again within 60 seconds is 200 again.
+#[utoipa::path(
+    delete, path = "/v1/sandboxes/{id}", tag = "Sandboxes",
+    params(("id" = String, Path, description = "Its id or its name")),
+    responses(
+        (status = 200, description = "Destroyed", body = Sandbox),
+        (status = 404, description = "No such sandbox, or another owner's"),
+    )
+)]
+pub(crate) async fn delete(
+    State(app): State<App>,
+    Who(caller): Who,
+    Target(sandbox): Target,
+) -> Result<Answer<Sandbox>, Refusal> {
+    Ok(Answer(app.shown(&app.engine.delete(&caller, &sandbox).await?)))
+}
+
+/// The same JSON spelled another way is the same request.
+fn idempotency(headers: &HeaderMap, body: &[u8]) -> Result<Option<Idempotency>, Refusal> {
+    let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
+    let key = value.to_str().ok().filter(|key| {
+        let fits = !key.is_empty() && key.len() <= IDEMPOTENCY_KEY_BYTES_MAX;
+        fits && key.bytes().all(|c| (b' '..=b'~').contains(&c))
+    });
+    let Some(key) = key else {
+        let detail = format!("must be 1 to {IDEMPOTENCY_KEY_BYTES_MAX} printable characters");
+        return Err(Error::invalid("Idempotency-Key", detail).into());
+    };
+    let canonical = serde_json::from_slice::<serde_json::Value>(body)
+        .map(|value| value.to_string())
+        .map_err(|error| Error::invalid("body", error.to_string()))?;
+    let body_sha256 = Sha256::digest(canonical).into();
+    Ok(Some(Idempotency { key: key.to_owned(), body_sha256 }))
+}
+
+/// What the name means now. Whoever dials it later checks again.
+async fn check_resolves_to_public(url: &Url) -> Result<(), Error> {
+    let Some(Host::Domain(name)) = url.host() else { return Ok(()) };
+    let wrong = |detail: &str| Error::invalid("persistence_url", format!("{detail}: {name:?}"));
+    let port = url.port_or_known_default().unwrap_or(443);
+    let addresses: Vec<IpAddr> = match timeout(RESOLVE_TIMEOUT, lookup_host((name, port))).await {
+        Ok(Ok(found)) => found.map(|address| address.ip()).collect(),
+        Ok(Err(_)) | Err(_) => return Err(wrong("its host name does not resolve")),
+    };
+    if addresses.is_empty() {
+        return Err(wrong("its host name does not resolve"));
+    }
+    match addresses.iter().find(|address| !is_public(**address)) {
+        Some(_) => Err(wrong("its host name must resolve to public addresses only")),
+        None => Ok(()),
+    }
+}

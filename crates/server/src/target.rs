@@ -1,0 +1,62 @@
+//! Path parameters and query strings, as handlers want them.
+
+use axum::extract::{FromRequestParts, RawPathParams};
+use axum::http::request::Parts;
+use model::{Error, ExecId, SandboxRef};
+
+use crate::app::App;
+use crate::refusal::Refusal;
+
+/// `{id}`: what is neither an id nor a name is as unknown as any other.
+pub(crate) struct Target(pub(crate) SandboxRef);
+
+/// `{id}` and `{exec_id}`.
+pub(crate) struct ExecTarget(pub(crate) SandboxRef, pub(crate) ExecId);
+
+/// `{key_id}`.
+pub(crate) struct KeyTarget(pub(crate) String);
+
+/// The query string as it came.
+pub(crate) struct RawQuery(pub(crate) Option<String>);
+
+impl FromRequestParts<App> for Target {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Refusal> {
+        let id = parameter(parts, app, "id").await?;
+        Ok(Self(id.parse()?))
+    }
+}
+
+impl FromRequestParts<App> for ExecTarget {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Refusal> {
+        let id = parameter(parts, app, "id").await?.parse()?;
+        let exec = parameter(parts, app, "exec_id").await?.parse()?;
+        Ok(Self(id, exec))
+    }
+}
+
+impl FromRequestParts<App> for KeyTarget {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Refusal> {
+        parameter(parts, app, "key_id").await.map(Self)
+    }
+}
+
+impl FromRequestParts<App> for RawQuery {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, Refusal> {
+        Ok(Self(parts.uri.query().map(str::to_owned)))
+    }
+}
+
+async fn parameter(parts: &mut Parts, app: &App, name: &str) -> Result<String, Refusal> {
+    let nothing = || Refusal::Failed(Error::no_sandbox("(not UTF-8)"));
+    let all = RawPathParams::from_request_parts(parts, app).await.map_err(|_| nothing())?;
+    let found = all.iter().find(|(key, _)| *key == name);
+    found.map(|(_, value)| value.to_owned()).ok_or_else(nothing)
+}
