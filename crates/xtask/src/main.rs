@@ -1,6 +1,7 @@
 //! The tools of this repository: `cargo xtask ci` is what has to pass before a change goes in.
 
 mod ci;
+mod demo;
 mod say;
 mod tidy;
 
@@ -21,6 +22,12 @@ struct Cli {
 enum Command {
     /// Format, lints, tidy, tests and documentation: all of it, then a summary
     Ci,
+    /// Everything once, from the template to the destroyed sandbox, with every result checked
+    Demo {
+        /// The program to show; default: the release build
+        #[arg(long, value_name = "PROGRAM")]
+        bastide: Option<PathBuf>,
+    },
     /// What no other tool checks: headers, lengths, crate edges, licences, words
     Tidy,
 }
@@ -28,6 +35,9 @@ enum Command {
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Ci => ci::run(&root()),
+        Command::Demo { bastide } => {
+            demo::run(&bastide.unwrap_or_else(|| root().join("target/release/bastide")))
+        }
         Command::Tidy => tidy::run(&root()),
     };
     match done {

@@ -1,0 +1,43 @@
+#!/bin/bash
+# Installs the Debian packages that a command of this repository needs and that are missing.
+# Usage: scripts/install-deps.sh build|demo|test
+set -euo pipefail
+
+build=(gcc libc6-dev)
+run=(btrfs-progs mmdebstrap ca-certificates curl git python3 util-linux)
+clients=(python3-venv)
+
+case "${1:-}" in
+  build) wanted=("${build[@]}") ;;
+  demo) wanted=("${build[@]}" "${run[@]}") ;;
+  test) wanted=("${build[@]}" "${run[@]}" "${clients[@]}") ;;
+  *) echo "usage: $0 build|demo|test" >&2; exit 2 ;;
+esac
+
+missing=()
+for package in "${wanted[@]}"; do
+  status=$(dpkg-query --show --showformat='${db:Status-Status}' "$package" 2>/dev/null || true)
+  [ "$status" = installed ] || missing+=("$package")
+done
+# Node may come from elsewhere than Debian, and then brings npm with it.
+if [ "$1" = test ]; then
+  command -v node >/dev/null || missing+=(nodejs)
+  command -v npm >/dev/null || missing+=(npm)
+fi
+if ! command -v cargo >/dev/null; then
+  echo "error: no Rust toolchain: cargo" >&2
+  echo "hint: install one with rustup" >&2
+  exit 1
+fi
+if [ "${#missing[@]}" -gt 0 ]; then
+  sudo=()
+  [ "$(id -u)" = 0 ] || sudo=(sudo)
+  echo "installing ${missing[*]}"
+  export DEBIAN_FRONTEND=noninteractive
+  "${sudo[@]}" apt-get -qq update
+  "${sudo[@]}" apt-get -qq install --yes --no-install-recommends "${missing[@]}" >/dev/null
+fi
+if [ "$1" = test ] && ! cargo nextest --version >/dev/null 2>&1; then
+  echo "installing cargo-nextest"
+  cargo install --quiet --locked cargo-nextest
+fi
