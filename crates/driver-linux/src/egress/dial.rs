@@ -150,3 +150,18 @@ fn is_own(address: IpAddr) -> bool {
     });
     source.is_ok_and(|source| source.ip() == address)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hosts_own_addresses_are_known_and_others_are_not() {
+        for own in ["127.0.0.1", "::1"] {
+            assert!(is_own(own.parse().unwrap()), "{own}");
+        }
+        for other in ["1.1.1.1", "2606:4700:4700::1111"] {
+            assert!(!is_own(other.parse().unwrap()), "{other}");
+        }
+    }
+}

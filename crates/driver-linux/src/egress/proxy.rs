@@ -24,7 +24,7 @@ use super::log::{Record, Verdict};
 use super::names::Names;
 use super::pace::Pace;
 use super::relay::Relay;
-use super::{EgressConfig, Inner, sockets};
+use super::{EgressConfig, Inner};
 
 /// Of one sandbox; more than that wait to be accepted.
 const CONNECTIONS_PER_SECOND: u32 = 1000;
@@ -126,8 +126,8 @@ impl Inner {
     /// Whom a connection to `wanted` is for; `None` when that is nobody.
     fn target(&self, wanted: std::net::SocketAddrV4) -> Option<Target> {
         let address = *wanted.ip();
-        // Loopback is never steered here: somebody dialled the listener itself.
-        if address.is_loopback() || address == *sockets::LISTENER.ip() {
+        // Never steered here. But a rule may list the host's 127.0.0.1, and that is not this one.
+        if address.is_loopback() {
             return None;
         }
         if Names::covers(address) {

@@ -202,6 +202,27 @@ mod needs_root {
     }
 
     #[tokio::test]
+    async fn what_was_on_its_way_when_both_ends_were_done_arrives() {
+        let outside = Outside::greeter().await;
+        let inside = Inside::new(USUAL).await;
+        // Says that it has said everything, and reads the echo late and slowly.
+        let script = format!(
+            "python3 -c 'import socket, threading, time\n\
+             s = socket.create_connection((\"allowed.test\", {}), 10)\n\
+             def send(): s.sendall(bytes(3000000)); s.shutdown(socket.SHUT_WR)\n\
+             threading.Thread(target=send).start()\n\
+             time.sleep(0.3); got = 0\n\
+             while part := s.recv(200000): got += len(part); time.sleep(0.005)\n\
+             print(got - len(\"SSH-2.0-double\\r\\n\"))'",
+            outside.port
+        );
+        assert_eq!(inside.run(&script).await.good(), "3000000\n");
+        let log = inside.ended(1).await;
+        assert_eq!((log[0].bytes_up, log[0].verdict), (3_000_000, Verdict::Ended));
+        inside.close().await;
+    }
+
+    #[tokio::test]
     async fn a_change_of_policy_cuts_what_it_forbids_and_nothing_else() {
         let outside = Outside::greeter().await;
         let inside = Inside::new(USUAL).await;

@@ -36,6 +36,11 @@ def ping(address):
         if got[20] == 8 or sender[0] == address:
             raise socket.timeout
 
+# A program inside that would catch datagrams to any address, if they went anywhere at all.
+catcher = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+catcher.bind(("0.0.0.0", 443))
+catcher.settimeout(0.1)
+
 name = socket.gethostbyname("allowed.test")
 for address in ("8.8.8.8", "1.1.1.1", "127.0.0.1", "169.254.169.254", name):
     refused(f"udp to {address}", lambda: udp(address, port))
@@ -43,6 +48,7 @@ for address in ("8.8.8.8", "1.1.1.1", "127.0.0.1", "169.254.169.254", name):
 for address in ("8.8.8.8", "1.1.1.1", name):
     refused(f"dns at {address}", lambda: udp(address, 53))
     refused(f"quic at {address}", lambda: udp(address, 443))
+refused("a datagram that was caught", lambda: catcher.recv(100))
 for address in ("2606:4700:4700::1111", "fe80::1%lo", "::ffff:0:1.1.1.1", "fd00:ec2::254"):
     refused(f"tcp to {address}", lambda: tcp6(address))
 try:
