@@ -1,15 +1,19 @@
-//! Commands in a running sandbox: blocking, and as a stream that outlives its client (ruling 18).
+//! A blocking command: it ends with its client (ruling 18).
 
 use std::collections::BTreeMap;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::Bytes;
-use futures_util::Stream;
-use model::{EndReason, Error, ExecId, Result, SandboxRef};
+use bytes::{Bytes, BytesMut};
+use guest_proto::{ExecEnd, ExecFrame, ExecFrames, ExecStart, OutputStream as Wire};
+use model::{Error, ExecId, Result, SandboxRef};
 
+use crate::guest::{Life, Running, ended, failed};
 use crate::{Caller, Engine};
+
+/// The most output that a blocking exec answers.
+const OUTPUT_MAX: usize = 8 << 20;
+/// The most standard input; it travels in one message.
+const STDIN_MAX: usize = 8 << 20;
 
 /// A command to run inside.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -39,60 +43,35 @@ pub struct ExecOutcome {
     pub truncated: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OutputStream {
-    Stdout,
-    Stderr,
-}
-
-/// One item of a streamed exec. `Exit` and `SandboxEnded` are last.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ExecEvent {
-    Output {
-        stream: OutputStream,
-        offset: u64,
-        bytes: Bytes,
-    },
-    /// What lies before `offset` is no longer kept.
-    Gap {
-        offset: u64,
-    },
-    Keepalive,
-    Exit(ExecExit),
-    /// The sandbox died under it.
-    SandboxEnded {
-        reason: EndReason,
-    },
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ExecExit {
-    /// 128 + n when ended by signal n.
-    pub exit_code: i32,
-    pub signal: Option<i32>,
-    pub timed_out: bool,
-    pub duration_ms: u64,
-    pub total_bytes: u64,
-}
-
-/// The output of a streamed exec. Dropping it leaves the command running.
-pub struct ExecOutput {
-    inner: Pin<Box<dyn Stream<Item = Result<ExecEvent>> + Send>>,
-}
-
-impl Stream for ExecOutput {
-    type Item = Result<ExecEvent>;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.inner.as_mut().poll_next(cx)
-    }
-}
-
 impl Command {
     /// What 000's `command` string means.
     pub fn shell(text: impl Into<String>) -> Self {
         let argv = vec!["/bin/sh".into(), "-c".into(), text.into()];
         Self { argv, ..Self::default() }
+    }
+
+    pub(crate) fn into_start(self, id: &ExecId, detached: bool) -> Result<ExecStart> {
+        if self.argv.first().is_none_or(String::is_empty) {
+            return Err(Error::invalid("command", "must not be empty"));
+        }
+        if self.argv.iter().any(|argument| argument.contains('\0')) {
+            return Err(Error::invalid("command", "must not contain a NUL byte"));
+        }
+        if self.stdin.as_ref().is_some_and(|stdin| stdin.len() > STDIN_MAX) {
+            return Err(Error::invalid("stdin", format!("at most {STDIN_MAX} bytes")));
+        }
+        model::reserved::check_env("env", &self.env)?;
+        let timeout_ms = self.timeout.map(|t| u64::try_from(t.as_millis()).unwrap_or(u64::MAX));
+        Ok(ExecStart {
+            id: id.as_str().to_owned(),
+            argv: self.argv,
+            cwd: self.cwd,
+            env: self.env,
+            user: self.user,
+            stdin: self.stdin,
+            timeout_ms,
+            detached,
+        })
     }
 }
 
@@ -100,40 +79,73 @@ impl Engine {
     /// Runs a command to its end. Dropping the future kills everything it started.
     pub async fn exec(
         &self,
-        _caller: &Caller,
-        _sandbox: &SandboxRef,
-        _command: Command,
+        caller: &Caller,
+        sandbox: &SandboxRef,
+        command: Command,
     ) -> Result<ExecOutcome> {
-        Err(Error::unavailable("not wired yet"))
+        let start = command.into_start(&ExecId::generate(), false)?;
+        let Running { guest, life, guard, cell: _cell } = self.core.use_guest(caller, sandbox)?;
+        self.core.counters.count(&self.core.counters.execs);
+        let mut life = life;
+        let outcome = match guest.exec(&start).await {
+            Ok(frames) => collect(frames, &mut life).await,
+            Err(error) => Err(failed(error, &mut life, COMMAND).await),
+        };
+        drop(guard);
+        outcome
+    }
+}
+
+pub(crate) const COMMAND: (&str, &str, &str) = ("command", "command", "of that id");
+
+async fn collect(mut frames: ExecFrames, life: &mut Life) -> Result<ExecOutcome> {
+    let mut kept = Kept::default();
+    loop {
+        let frame = tokio::select! {
+            biased;
+            frame = frames.next() => frame,
+            reason = life.end() => return Err(ended(reason)),
+        };
+        match frame {
+            Some(Ok(ExecFrame::Output { stream, bytes, .. })) => kept.add(stream, &bytes),
+            Some(Ok(ExecFrame::End(end))) => return Ok(kept.finish(&end)),
+            Some(Ok(ExecFrame::Gap { .. })) => kept.truncated = true,
+            Some(Ok(ExecFrame::Keepalive)) => {}
+            Some(Err(error)) => return Err(failed(error, life, COMMAND).await),
+            None => return Err(Error::unavailable("the sandbox did not say how it ended")),
+        }
+    }
+}
+
+#[derive(Default)]
+struct Kept {
+    output: BytesMut,
+    stdout: BytesMut,
+    stderr: BytesMut,
+    truncated: bool,
+}
+
+impl Kept {
+    fn add(&mut self, stream: Wire, bytes: &[u8]) {
+        let room = OUTPUT_MAX - self.output.len();
+        self.truncated |= bytes.len() > room;
+        let bytes = &bytes[..bytes.len().min(room)];
+        self.output.extend_from_slice(bytes);
+        match stream {
+            Wire::Stdout => self.stdout.extend_from_slice(bytes),
+            Wire::Stderr => self.stderr.extend_from_slice(bytes),
+        }
     }
 
-    /// Starts a command that lives on when its client goes away.
-    pub async fn exec_start(
-        &self,
-        _caller: &Caller,
-        _sandbox: &SandboxRef,
-        _command: Command,
-    ) -> Result<(ExecId, ExecOutput)> {
-        Err(Error::unavailable("not wired yet"))
-    }
-
-    /// Its output from byte `offset` on.
-    pub async fn exec_attach(
-        &self,
-        _caller: &Caller,
-        _sandbox: &SandboxRef,
-        _exec: &ExecId,
-        _offset: u64,
-    ) -> Result<ExecOutput> {
-        Err(Error::unavailable("not wired yet"))
-    }
-
-    pub async fn exec_kill(
-        &self,
-        _caller: &Caller,
-        _sandbox: &SandboxRef,
-        _exec: &ExecId,
-    ) -> Result<()> {
-        Err(Error::unavailable("not wired yet"))
+    fn finish(self, end: &ExecEnd) -> ExecOutcome {
+        ExecOutcome {
+            output: self.output.freeze(),
+            stdout: self.stdout.freeze(),
+            stderr: self.stderr.freeze(),
+            exit_code: end.exit_code,
+            duration_ms: end.duration_ms,
+            timed_out: end.timed_out,
+            truncated: self.truncated,
+        }
     }
 }

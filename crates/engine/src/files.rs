@@ -6,10 +6,15 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use driver::Usage;
-use futures_util::Stream;
-use model::{Error, Result, SandboxRef};
+use futures_util::{Stream, StreamExt, stream};
+use guest_proto::{Guest, GuestError, Tail, Tailed};
+use model::{Error, Phase, Result, SandboxRef};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio_util::sync::CancellationToken;
 
+use crate::activity::Guard;
+use crate::guest::{Life, Running, failed};
+use crate::machine::{Ask, Maintained};
 use crate::{Caller, Engine};
 
 /// A body that is read as it comes, never held whole.
@@ -38,11 +43,9 @@ pub struct Logs {
 
 /// A connection to a port inside; the sandbox counts as in use while it is open.
 pub struct Tunnel {
-    inner: Pin<Box<dyn Duplex>>,
+    inner: Pin<Box<guest_proto::Tunnel>>,
+    _guard: Guard,
 }
-
-pub(crate) trait Duplex: AsyncRead + AsyncWrite + Send {}
-impl<T: AsyncRead + AsyncWrite + Send> Duplex for T {}
 
 impl AsyncRead for Tunnel {
     fn poll_read(
@@ -72,66 +75,185 @@ impl AsyncWrite for Tunnel {
     }
 }
 
+/// The agent's log inside a sandbox (ruling 19).
+pub const AGENT_LOG: &str = "/tmp/agent.log";
+/// What export and import mean, in a running sandbox.
+const WORKSPACE: &str = "/workspace";
+
+/// A guest and where the workspace is in it: of a running sandbox, or over a stopped one.
+struct Desk {
+    guest: Guest,
+    workspace: String,
+    life: Option<Life>,
+    hold: Hold,
+}
+
+/// Kept while a body flows.
+enum Hold {
+    Call {
+        _guard: Guard,
+    },
+    /// Ends early when the sandbox is deleted; letting go lets it be started again.
+    Maintenance {
+        until: CancellationToken,
+        _compute: Box<dyn Send + Sync>,
+    },
+}
+
 impl Engine {
     /// `path` is absolute; `..` was refused by whoever parsed it, and the guest refuses it again.
     pub async fn read_file(
         &self,
-        _caller: &Caller,
-        _sandbox: &SandboxRef,
-        _path: &str,
+        caller: &Caller,
+        sandbox: &SandboxRef,
+        path: &str,
     ) -> Result<Download> {
-        Err(Error::unavailable("not wired yet"))
+        let mut running = self.core.use_guest(caller, sandbox)?;
+        match running.guest.read_file(path).await {
+            Ok(file) => {
+                let body = held(file.body, Hold::Call { _guard: running.guard });
+                Ok(Download { size: Some(file.size), body })
+            }
+            Err(error) => Err(failed(error, &mut running.life, ("path", "file", path)).await),
+        }
     }
 
     /// The parent must exist (ruling 19).
     pub async fn write_file<S>(
         &self,
-        _caller: &Caller,
-        _sandbox: &SandboxRef,
-        _path: &str,
-        _body: S,
+        caller: &Caller,
+        sandbox: &SandboxRef,
+        path: &str,
+        body: S,
     ) -> Result<()>
     where
         S: Stream<Item = io::Result<Bytes>> + Send + 'static,
     {
-        Err(Error::unavailable("not wired yet"))
+        let mut running = self.core.use_guest(caller, sandbox)?;
+        match running.guest.write_file(path, body).await {
+            Ok(()) => Ok(()),
+            Err(GuestError::NotFound) => {
+                Err(Error::invalid("path", format!("its directory does not exist: {path}")))
+            }
+            Err(error) => Err(failed(error, &mut running.life, ("path", "file", path)).await),
+        }
     }
 
     /// The workspace as a tar stream; works on a stopped sandbox too.
-    pub async fn export(&self, _caller: &Caller, _sandbox: &SandboxRef) -> Result<ByteStream> {
-        Err(Error::unavailable("not wired yet"))
+    pub async fn export(&self, caller: &Caller, sandbox: &SandboxRef) -> Result<ByteStream> {
+        let desk = self.desk(caller, sandbox).await?;
+        match desk.guest.export_tar(&desk.workspace).await {
+            Ok(body) => Ok(held(body, desk.hold)),
+            Err(error) => Err(desk.failed(error).await),
+        }
     }
 
     /// Unpacks a tar stream into the workspace; works on a stopped sandbox too.
-    pub async fn import<S>(&self, _caller: &Caller, _sandbox: &SandboxRef, _body: S) -> Result<()>
+    pub async fn import<S>(&self, caller: &Caller, sandbox: &SandboxRef, body: S) -> Result<()>
     where
         S: Stream<Item = io::Result<Bytes>> + Send + 'static,
     {
-        Err(Error::unavailable("not wired yet"))
+        let desk = self.desk(caller, sandbox).await?;
+        let imported = desk.guest.import_tar(&desk.workspace, body);
+        let imported = match &desk.hold {
+            Hold::Call { .. } => imported.await,
+            Hold::Maintenance { until, .. } => {
+                let Some(imported) = until.run_until_cancelled(imported).await else {
+                    return Err(Error::wrong_state("the sandbox was deleted meanwhile"));
+                };
+                if imported.is_ok() {
+                    // What was unpacked into a stopped sandbox is as durable as its stop was.
+                    desk.guest.sync(&desk.workspace).await
+                } else {
+                    imported
+                }
+            }
+        };
+        match imported {
+            Ok(()) => Ok(()),
+            Err(error) => Err(desk.failed(error).await),
+        }
     }
 
     /// The end of the agent's log; empty without an agent (ruling 19).
-    pub async fn logs(
-        &self,
-        _caller: &Caller,
-        _sandbox: &SandboxRef,
-        _tail: LogTail,
-    ) -> Result<Logs> {
-        Err(Error::unavailable("not wired yet"))
+    pub async fn logs(&self, caller: &Caller, sandbox: &SandboxRef, tail: LogTail) -> Result<Logs> {
+        let mut running = self.core.use_guest(caller, sandbox)?;
+        let by = match tail {
+            LogTail::Lines(lines) => Tail::Lines(lines),
+            LogTail::Bytes(bytes) => Tail::Bytes(bytes),
+        };
+        match running.guest.tail(AGENT_LOG, by).await {
+            Ok(Tailed { content, truncated, total_bytes }) => {
+                Ok(Logs { content: content.into(), truncated, total_bytes })
+            }
+            Err(error) => Err(failed(error, &mut running.life, ("path", "log", AGENT_LOG)).await),
+        }
     }
 
     /// A connection to a TCP port inside; 49983 is the guest itself.
-    pub async fn tunnel(
-        &self,
-        _caller: &Caller,
-        _sandbox: &SandboxRef,
-        _port: u16,
-    ) -> Result<Tunnel> {
-        Err(Error::unavailable("not wired yet"))
+    pub async fn tunnel(&self, caller: &Caller, sandbox: &SandboxRef, port: u16) -> Result<Tunnel> {
+        let mut running = self.core.use_guest(caller, sandbox)?;
+        match running.guest.tunnel(port).await {
+            Ok(inner) => Ok(Tunnel { inner: Box::pin(inner), _guard: running.guard }),
+            Err(error) => {
+                let port = port.to_string();
+                Err(failed(error, &mut running.life, ("port", "port", &port)).await)
+            }
+        }
     }
 
     /// What it uses now, counted on the host.
-    pub async fn usage(&self, _caller: &Caller, _sandbox: &SandboxRef) -> Result<Usage> {
-        Err(Error::unavailable("not wired yet"))
+    pub async fn usage(&self, caller: &Caller, sandbox: &SandboxRef) -> Result<Usage> {
+        let cell = self.core.find_live(caller, sandbox)?;
+        self.core.bounded(cell.pool.driver.usage(cell.id)).await
     }
+
+    async fn desk(&self, caller: &Caller, sandbox: &SandboxRef) -> Result<Desk> {
+        let cell = self.core.find_live(caller, sandbox)?;
+        if cell.phase() == Phase::Running {
+            let Running { guest, life, guard, .. } = self.core.use_guest(caller, sandbox)?;
+            let (life, hold) = (Some(life), Hold::Call { _guard: guard });
+            return Ok(Desk { guest, workspace: WORKSPACE.into(), life, hold });
+        }
+        let Maintained { maintenance, until } = self.core.ask(&cell, Ask::Maintain).await?;
+        let workspace = maintenance.workspace.to_string_lossy().into_owned();
+        let hold = Hold::Maintenance { until, _compute: maintenance.hold };
+        Ok(Desk { guest: maintenance.guest, workspace, life: None, hold })
+    }
+}
+
+impl Desk {
+    async fn failed(mut self, error: GuestError) -> Error {
+        let what = ("body", "directory", self.workspace.as_str());
+        match &mut self.life {
+            Some(life) => failed(error, life, what).await,
+            None => failed(error, &mut Life::unknown(), what).await,
+        }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        match self {
+            Self::Call { .. } => {}
+            // The sandbox may be started again.
+            Self::Maintenance { until, .. } => until.cancel(),
+        }
+    }
+}
+
+/// The body, which keeps its hold until it is read or dropped, and ends with an error when the
+/// sandbox is deleted under it.
+fn held(body: guest_proto::ByteStream, hold: Hold) -> ByteStream {
+    let pieces = stream::unfold((body, hold), |(mut body, hold)| async move {
+        let piece = match &hold {
+            Hold::Call { .. } => body.next().await,
+            Hold::Maintenance { until, .. } => {
+                let piece = until.run_until_cancelled(body.next()).await;
+                piece.unwrap_or_else(|| Some(Err(GuestError::NotFound)))
+            }
+        };
+        Some((piece?.map_err(io::Error::other), (body, hold)))
+    });
+    Box::pin(pieces)
 }

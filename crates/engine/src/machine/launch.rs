@@ -1,0 +1,166 @@
+//! From nothing, or from stopped, to running. Whatever fails, nothing is left of it.
+
+use driver::{Launch, Observed};
+use model::lifecycle::Transition;
+use model::{EndReason, Error, EventKind, Phase, Quota, Result};
+use store::{Change, Leg};
+use tracing::{info, warn};
+
+use super::{LaunchOrder, LaunchReply, Machine};
+use crate::Sandbox;
+use crate::create::{RequestClaim, remember};
+use crate::resolve;
+
+impl Machine {
+    /// Launches while the claims become durable, so that both cost what the slower one costs.
+    pub(super) async fn launch(&mut self, order: LaunchOrder) {
+        let LaunchOrder { spec, policy, request, reply } = order;
+        let name = Change::ClaimName(spec.name.clone());
+        let created = self.core.tell_once(&self.cell, EventKind::Created, None, None);
+        let (requested, request) = match self.request_claim(request) {
+            Ok(claim) => claim,
+            Err(failure) => return self.fail_launch(reply, (failure, None), Made::Nothing).await,
+        };
+        let changes = [Some(name), requested, Some(created)].into_iter().flatten().collect();
+        let claimed = self.core.apply(&self.cell, changes);
+        let work = self.cell.pool.driver.create(Launch { spec, policy });
+        let launched = self.core.bounded(work);
+        let (claimed, launched) = tokio::join!(claimed, launched);
+        if let Err(failure) = claimed {
+            let unused = request.filter(|_| matches!(failure, Error::Conflict { .. }));
+            return self.fail_launch(reply, (failure, unused), Made::Compute).await;
+        }
+        let running =
+            launched.and_then(|observed| self.publish_running(&observed).map(|()| observed));
+        match running {
+            Err(failure) => self.fail_launch(reply, (failure, None), Made::Claims).await,
+            Ok(observed) => {
+                let sandbox = self.view();
+                let answer = request.is_some().then(|| remember(&sandbox).ok()).flatten();
+                info!(sandbox.id = %self.cell.id, "created sandbox {}", self.cell.id);
+                // Whoever asked may have gone; the sandbox is there all the same.
+                let _ = reply.send(Ok(sandbox));
+                self.settle(&observed, Some(Change::Settle { answer })).await;
+                drop(request);
+            }
+        }
+    }
+
+    /// Starts a stopped sandbox again.
+    pub(super) async fn start(&mut self, quota: &Quota) -> Result<Sandbox> {
+        match self.phase() {
+            Phase::Running => return Ok(self.view()),
+            Phase::Stopped => {}
+            Phase::Creating
+            | Phase::Configuring
+            | Phase::Booting
+            | Phase::Paused
+            | Phase::Stopping
+            | Phase::Deleting
+            | Phase::Destroyed => return Err(self.wrong_state()),
+        }
+        self.require_no_maintenance()?;
+        self.core.registry.admit(&self.cell, quota, self.core.now())?;
+        if let Err(failure) = self.publish(Transition::StartAsked, |_| {}) {
+            self.cell.uncount();
+            return Err(failure);
+        }
+        self.start_compute().await
+    }
+
+    /// What a crash left between `stopped` and `running`.
+    pub(super) async fn finish_start(&mut self) {
+        if let Err(failure) = self.start_compute().await {
+            let error = format!("{:#}", anyhow::Error::from(failure));
+            warn!(sandbox.id = %self.cell.id, error, "could not finish starting {}", self.cell.id);
+        }
+    }
+
+    async fn start_compute(&mut self) -> Result<Sandbox> {
+        let policy = resolve::policy(&self.core.config, &self.state.borrow().spec.policy);
+        let started = match policy {
+            Ok(policy) => {
+                let work = self.cell.pool.driver.start(self.cell.id, policy);
+                self.core.bounded(work).await
+            }
+            Err(failure) => Err(failure),
+        };
+        let running =
+            started.and_then(|observed| self.publish_running(&observed).map(|()| observed));
+        match running {
+            Ok(observed) => {
+                self.warned = false;
+                self.settle(&observed, None).await;
+                Ok(self.view())
+            }
+            Err(failure) => {
+                self.compute_gone(EndReason::Unknown).await;
+                Err(failure)
+            }
+        }
+    }
+
+    /// Remembers that it runs: the claims are final, the leg has begun.
+    async fn settle(&self, observed: &Observed, settled: Option<Change>) {
+        let incarnation = self.incarnation();
+        let running =
+            self.core.tell_once(&self.cell, EventKind::Running, incarnation.as_deref(), None);
+        let leg = incarnation.map(|incarnation| {
+            let started_at = observed.started_at.unwrap_or_else(|| self.core.now());
+            Change::BeginLeg(Leg { incarnation: incarnation.to_string(), started_at })
+        });
+        let changes = [settled, leg, Some(running)].into_iter().flatten().collect();
+        self.core.record(&self.cell, changes).await;
+    }
+
+    /// The change that claims an idempotency key. The claim itself is held until the launch ends.
+    fn request_claim(
+        &self,
+        request: Option<RequestClaim>,
+    ) -> Result<(Option<Change>, Option<RequestClaim>)> {
+        let Some(request) = request else { return Ok((None, None)) };
+        let change = Change::ClaimRequest {
+            key: request.key.clone(),
+            body_sha256: request.body_sha256,
+            answer: remember(&self.view())?,
+            expires_at: request.expires_at,
+        };
+        Ok((Some(change), Some(request)))
+    }
+
+    /// Undoes a launch as far as it came, then says so. What cannot be removed now is removed by
+    /// the sweep, and shown as `deleting` until then.
+    async fn fail_launch(
+        &mut self,
+        reply: LaunchReply,
+        failure: (Error, Option<RequestClaim>),
+        made: Made,
+    ) {
+        let changes = match made {
+            Made::Nothing | Made::Compute => Vec::new(),
+            Made::Claims => {
+                let reason = Some(EndReason::CreateFailed);
+                let kind = EventKind::CreateFailed;
+                vec![Change::Unclaim, self.core.tell_once(&self.cell, kind, None, reason)]
+            }
+        };
+        let undone = self.destroy_silently(EndReason::CreateFailed).await;
+        if !changes.is_empty() {
+            self.core.record(&self.cell, changes).await;
+        }
+        if undone {
+            self.core.registry.remove(self.cell.id);
+        }
+        let _ = reply.send(Err(failure));
+    }
+}
+
+/// How far a launch came.
+#[derive(Clone, Copy)]
+enum Made {
+    Nothing,
+    /// Perhaps compute, but no claims.
+    Compute,
+    /// Claims, and perhaps compute.
+    Claims,
+}
