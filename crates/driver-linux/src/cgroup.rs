@@ -31,8 +31,7 @@ const CPU_PERIOD_USEC: u32 = 100_000;
 impl Hierarchy {
     /// Reads the mounts and makes this instance's parents.
     pub(crate) fn detect(instance: &str) -> anyhow::Result<Self> {
-        let mounts =
-            std::fs::read_to_string("/proc/self/mountinfo").context("read mountinfo")?;
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").context("read mountinfo")?;
         let root = unified_mount(&mounts).context(
             "no cgroup v2 mount: mount one, for example at /sys/fs/cgroup/unified (mount -t cgroup2)",
         )?;
@@ -95,6 +94,11 @@ impl Hierarchy {
             }
         }
         writes
+    }
+
+    /// Removes this instance's parents, which must be empty.
+    pub(crate) fn remove(&self) {
+        remove(&self.unified, &self.legacy.iter().map(|(_, dir)| dir.clone()).collect::<Vec<_>>());
     }
 
     /// The leaves of all incarnations that have a cgroup now: (v2 path, v1 paths).
@@ -193,7 +197,9 @@ pub(crate) fn remove(unified: &Path, legacy: &[PathBuf]) -> u32 {
 fn remove_below(dir: &Path, depth: u32) -> u32 {
     const DEPTH_MAX: u32 = 64;
     let mut removed = 0;
-    if depth < DEPTH_MAX && let Ok(entries) = std::fs::read_dir(dir) {
+    if depth < DEPTH_MAX
+        && let Ok(entries) = std::fs::read_dir(dir)
+    {
         for entry in entries.flatten() {
             if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                 removed += remove_below(&entry.path(), depth + 1);

@@ -24,14 +24,14 @@ use anyhow::Context;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::Pid;
 
-use crate::egress::sockets::Sockets;
+use crate::egress::Sockets;
 use crate::launcher::{self, Shared};
 use crate::plan::{LaunchPlan, Reply, Request};
 use crate::sys::{self, Fork};
 use crate::{run_record, seccomp};
 
 pub(crate) mod client;
-mod devices;
+pub(crate) mod devices;
 pub(crate) mod wire;
 
 /// How long a connected server may take to say what it wants.

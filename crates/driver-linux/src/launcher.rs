@@ -49,7 +49,7 @@ pub(crate) struct Shared {
 /// A launch that worked.
 pub(crate) struct Launched {
     pub(crate) pid: Pid,
-    pub(crate) egress: Option<egress::sockets::Sockets>,
+    pub(crate) egress: Option<egress::Sockets>,
 }
 
 /// Carries out `plan`. On failure nothing of it is left but what the driver made before.
@@ -59,6 +59,7 @@ pub(crate) fn launch(plan: &LaunchPlan, shared: &Shared) -> anyhow::Result<Launc
     let guest = high(File::open(&plan.guest.binary).context("open the guest")?)?;
     let (go_read, go_write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     let (said_read, said_write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+    rustix::process::chdir(&plan.root.mount_point).context("go to the mount point")?;
     trace.step("listen and pipes");
     let pid = match clone_as(plan.uid_base)? {
         Fork::Child => {
@@ -78,14 +79,13 @@ pub(crate) fn launch(plan: &LaunchPlan, shared: &Shared) -> anyhow::Result<Launc
 /// Clones PID 1 with the range's base uid as its creator, so that the kernel's budgets (inotify,
 /// pipes, keys, namespaces) are its own and no neighbour's.
 fn clone_as(uid: u32) -> anyhow::Result<Fork> {
-    let keep = rustix::process::Uid::from_raw(u32::MAX);
     let base = rustix::process::Uid::from_raw(uid);
-    set_thread_res_uid(keep, base, keep).context("become the base uid")?;
+    set_thread_res_uid(None, base, None).context("become the base uid")?;
     let flags = libc::CLONE_NEWUSER | libc::CLONE_NEWPID | libc::CLONE_FILES;
     let side = sys::clone(flags);
     if !matches!(side, Ok(Fork::Child)) {
         let root = rustix::process::Uid::ROOT;
-        set_thread_res_uid(keep, root, keep).context("become root again")?;
+        set_thread_res_uid(None, root, None).context("become root again")?;
     }
     side.context("clone")
 }
@@ -159,10 +159,7 @@ fn attend(
 
 /// Waits until init says something, closes its end, or dies.
 fn hear(said: &File, process: &OwnedFd) -> anyhow::Result<()> {
-    let mut fds = [
-        PollFd::new(said, PollFlags::IN),
-        PollFd::new(process, PollFlags::IN),
-    ];
+    let mut fds = [PollFd::new(said, PollFlags::IN), PollFd::new(process, PollFlags::IN)];
     let limit = Timespec { tv_sec: INIT_SECONDS_MAX, tv_nsec: 0 };
     if poll(&mut fds, Some(&limit)).context("wait for init")? == 0 {
         bail!("init did not finish in {INIT_SECONDS_MAX} s");
@@ -222,13 +219,13 @@ fn record(plan: &LaunchPlan, shared: &Shared, pid: Pid) -> anyhow::Result<()> {
 }
 
 /// Opens the egress sockets in the network of `pid`, which this process enters for good.
-pub(crate) fn open_egress(pid: Pid) -> anyhow::Result<egress::sockets::Sockets> {
+pub(crate) fn open_egress(pid: Pid) -> anyhow::Result<egress::Sockets> {
     let network = File::open(format!("/proc/{}/ns/net", pid.as_raw_nonzero()))
         .context("open the network namespace")?;
     let kind = Some(rustix::thread::LinkNameSpaceType::Network);
     rustix::thread::move_into_link_name_space(network.as_fd(), kind)
         .context("enter the network namespace")?;
-    egress::sockets::open_in_current_netns().context("open egress sockets")
+    egress::open_in_current_netns().context("open egress sockets")
 }
 
 /// Kills what was started and removes its traces; best effort, `collect` finds the rest.
@@ -256,8 +253,8 @@ impl Trace {
     fn step(&mut self, name: &str) {
         if self.on {
             let now = now();
-            let nanos = (now.tv_sec - self.last.tv_sec) * 1_000_000_000
-                + (now.tv_nsec - self.last.tv_nsec);
+            let nanos =
+                (now.tv_sec - self.last.tv_sec) * 1_000_000_000 + (now.tv_nsec - self.last.tv_nsec);
             self.last = now;
             self.line += &format!(" {name}={}us", nanos / 1000);
         }

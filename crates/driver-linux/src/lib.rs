@@ -10,8 +10,16 @@ pub mod keeper;
 pub mod template;
 
 mod cgroup;
+mod guest_binary;
 mod launcher;
+mod linux;
+mod oneshot;
 mod plan;
+mod pool;
 mod run_record;
 mod seccomp;
 mod sys;
+
+pub use linux::{LinuxConfig, LinuxDriver};
+pub use oneshot::{OneShot, OneShotConfig};
+pub use pool::{DiskConfig, DiskKind};

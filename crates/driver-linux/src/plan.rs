@@ -37,7 +37,7 @@ pub(crate) struct RootPlan {
     pub(crate) upper: PathBuf,
     /// Skip flushing: what is thrown away need not reach the disk.
     pub(crate) volatile: bool,
-    /// An empty directory of the host to build on; nothing stays mounted there.
+    /// A host directory of empty directories to build on; the host sees nothing mounted there.
     pub(crate) mount_point: PathBuf,
 }
 
@@ -85,9 +85,14 @@ pub(crate) enum Request {
     Ping,
     Launch(Box<LaunchPlan>),
     /// The egress sockets of a running sandbox, made now if they were not before.
-    Egress { incarnation: String, pid: i32 },
+    Egress {
+        incarnation: String,
+        pid: i32,
+    },
     /// Forget what is kept for an incarnation that ended.
-    Forget { incarnation: String },
+    Forget {
+        incarnation: String,
+    },
 }
 
 /// What it answers. Descriptors of egress sockets travel beside the answer.

@@ -26,6 +26,7 @@ pub(crate) fn read(path: &Path) -> anyhow::Result<Option<RunRecord>> {
 
 /// This boot of the kernel; a record of another boot names processes that are gone.
 pub(crate) fn boot_id() -> anyhow::Result<String> {
-    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").context("read boot id")?;
+    let text =
+        std::fs::read_to_string("/proc/sys/kernel/random/boot_id").context("read boot id")?;
     Ok(text.trim().to_owned())
 }

@@ -8,6 +8,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use rustix::process::Pid;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 
 /// Which side of a fork this is.
 pub(crate) enum Fork {
@@ -61,7 +63,6 @@ pub(crate) struct MountAttr<'fd> {
 pub(crate) const MOUNT_ATTR_RDONLY: u64 = 1;
 pub(crate) const MOUNT_ATTR_NOSUID: u64 = 2;
 pub(crate) const MOUNT_ATTR_NODEV: u64 = 4;
-pub(crate) const MOUNT_ATTR_NOEXEC: u64 = 8;
 const MOUNT_ATTR_IDMAP: u64 = 0x10_0000;
 
 /// Sets attributes of a detached tree: read-only and the like, and the id mapping of `idmap`.
@@ -194,19 +195,18 @@ pub(crate) fn dup_to(fd: BorrowedFd<'_>, target: libc::c_int) -> io::Result<()> 
     done(libc::c_long::from(result))
 }
 
+/// A descriptor that tells the runtime when it can be read.
+pub(crate) fn readable(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: an `OwnedFd` is open for as long as it lives and its number does not change.
+    unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }.map_err(Into::into)
+}
+
 /// Makes a character device, for the `/dev` that sandboxes share.
 pub(crate) fn make_char_device(path: &CStr, major: u32, minor: u32) -> io::Result<()> {
     let device = libc::makedev(major, minor);
     // SAFETY: `path` is NUL-terminated.
     let result = unsafe { libc::mknod(path.as_ptr(), libc::S_IFCHR | 0o666, device) };
     done(libc::c_long::from(result))
-}
-
-/// Duplicates a borrowed descriptor number that another process's protocol named.
-pub(crate) fn borrow(fd: libc::c_int) -> BorrowedFd<'static> {
-    // SAFETY: callers pass numbers of descriptors that stay open for the life of the process
-    // (0, 1, 2, and those handed over at exec).
-    unsafe { BorrowedFd::borrow_raw(fd) }
 }
 
 fn done(result: libc::c_long) -> io::Result<()> {

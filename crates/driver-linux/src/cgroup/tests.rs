@@ -15,13 +15,8 @@ fn mounts_of_a_hybrid_host_are_found() {
 
 #[test]
 fn the_cpu_quota_is_the_share_of_all_processors() {
-    let limits = |vcpu, cpu_fraction| Limits {
-        vcpu,
-        cpu_fraction,
-        memory_mib: 512,
-        pids: 100,
-        disk_gb: 5,
-    };
+    let limits =
+        |vcpu, cpu_fraction| Limits { vcpu, cpu_fraction, memory_mib: 512, pids: 100, disk_gb: 5 };
     assert_eq!(cpu_quota_usec(&limits(1, 0.5)), 50_000);
     assert_eq!(cpu_quota_usec(&limits(4, 1.0)), 400_000);
     assert_eq!(cpu_quota_usec(&limits(1, 0.000_1)), 1000);

@@ -12,7 +12,7 @@ use anyhow::{Context, bail};
 use model::Error;
 
 use super::{socket_path, wire};
-use crate::egress::sockets::Sockets;
+use crate::egress::Sockets;
 use crate::plan::{LaunchPlan, Reply, Request};
 
 /// How long a launch may take before the server gives up on it.
@@ -134,10 +134,7 @@ impl KeeperClient {
     }
 }
 
-fn exchange(
-    connection: &UnixStream,
-    request: &Request,
-) -> anyhow::Result<(Reply, Vec<OwnedFd>)> {
+fn exchange(connection: &UnixStream, request: &Request) -> anyhow::Result<(Reply, Vec<OwnedFd>)> {
     wire::send(connection, request, &[])?;
     wire::receive(connection)
 }

@@ -33,7 +33,7 @@ const LINKS: [(&str, &str); 6] = [
 ];
 
 /// A detached mount; launches clone it.
-pub(super) fn make() -> anyhow::Result<OwnedFd> {
+pub(crate) fn make() -> anyhow::Result<OwnedFd> {
     let fs = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC).context("fsopen tmpfs")?;
     fsconfig_set_string(fs.as_fd(), "mode", "0755").context("tmpfs mode")?;
     fsconfig_set_string(fs.as_fd(), "size", "64k").context("tmpfs size")?;

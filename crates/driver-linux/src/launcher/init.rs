@@ -11,8 +11,8 @@ use rustix::thread::{
     set_capabilities, set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
 };
 
-use super::root::{self, Trees};
 use super::Shared;
+use super::root::{self, Trees};
 use crate::plan::LaunchPlan;
 use crate::sys;
 
@@ -96,7 +96,7 @@ fn isolate(
     unshare(UnshareFlags::NEWCGROUP).context("unshare cgroup namespace")?;
     rustix::system::sethostname(plan.guest.hostname.as_bytes()).context("set hostname")?;
     loopback_up().context("bring up loopback")?;
-    root::enter(&trees, &plan.root.mount_point, plan.root.volatile)?;
+    root::enter(&trees, plan.root.volatile)?;
     sys::unblock_signals();
     let _ = rustix::process::setsid();
     if plan.guest.no_new_privs {
@@ -208,7 +208,8 @@ fn drop_capabilities() -> anyhow::Result<()> {
 
 /// Listening socket at 3, cgroup at 4, the standard three at /dev/null; the rest is close-on-exec.
 fn place_descriptors(listener: &OwnedFd, cgroup: &OwnedFd) -> anyhow::Result<()> {
-    let null = File::options().read(true).write(true).open("/dev/null").context("open /dev/null")?;
+    let null =
+        File::options().read(true).write(true).open("/dev/null").context("open /dev/null")?;
     // The listener and the guest's file were opened above the numbers that are placed here.
     let cgroup = rustix::io::fcntl_dupfd_cloexec(cgroup, 64).context("move the cgroup")?;
     for standard in 0..=2 {

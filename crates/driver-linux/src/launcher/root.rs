@@ -28,6 +28,22 @@ pub(crate) struct Trees {
     pub(crate) devices: OwnedFd,
 }
 
+/// Directories below the mount point: the new root, its upper, and one a layer, by number.
+const ROOT: &str = "root";
+const UPPER: &str = "upper";
+/// More layers than any template has; the kernel takes 500.
+pub(crate) const LAYERS_MAX: usize = 32;
+
+/// Makes the empty directories that every launch builds on.
+pub(crate) fn make_mount_points(mount_point: &Path) -> anyhow::Result<()> {
+    let numbers = (0..LAYERS_MAX).map(|number| number.to_string());
+    for name in [ROOT.to_owned(), UPPER.to_owned()].into_iter().chain(numbers) {
+        let path = mount_point.join(name);
+        std::fs::create_dir_all(&path).with_context(|| format!("make {}", path.display()))?;
+    }
+    Ok(())
+}
+
 /// Files of /proc that tell about or act on the host.
 const HIDDEN: [&str; 5] =
     ["proc/kcore", "proc/keys", "proc/sysrq-trigger", "proc/timer_list", "proc/latency_stats"];
@@ -50,13 +66,22 @@ fn clone_tree(dir: impl AsFd, path: &Path) -> anyhow::Result<OwnedFd> {
     open_tree(dir, path, flags).with_context(|| format!("open tree {}", path.display()))
 }
 
-/// Mounts everything at `mount_point` and makes it this process's root. Runs inside.
-pub(crate) fn enter(trees: &Trees, mount_point: &Path, volatile: bool) -> anyhow::Result<()> {
+/// Mounts everything and makes it this process's root. Runs inside.
+///
+/// The working directory is the mount point: the kernel carried it over into this mount namespace,
+/// where the way to it from `/` is closed to this user.
+pub(crate) fn enter(trees: &Trees, volatile: bool) -> anyhow::Result<()> {
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     mount_change("/", private).context("make mounts private")?;
+    // The overlay takes only layers of our own mount namespace, so each is attached somewhere in
+    // it first; all of that goes with the old root.
+    attach_to(&trees.upper, UPPER)?;
+    for (number, layer) in trees.layers.iter().enumerate() {
+        attach_to(layer, &number.to_string())?;
+    }
     let root = overlay(trees, volatile)?;
-    attach(root, mount_point)?;
-    rustix::process::chdir(mount_point).context("enter the new root")?;
+    attach_to(root, ROOT)?;
+    rustix::process::chdir(ROOT).context("enter the new root")?;
     for (tree, target) in &trees.binds {
         attach_to(tree, target)?;
     }
@@ -68,6 +93,8 @@ pub(crate) fn enter(trees: &Trees, mount_point: &Path, volatile: bool) -> anyhow
     rustix::process::chdir("/").context("chdir to the new root")
 }
 
+/// An upper must never be in two overlays at once. It is not: the kernel takes down a dead
+/// sandbox's mounts before its PID 1 can be waited for, and a start waits for that.
 fn overlay(trees: &Trees, volatile: bool) -> anyhow::Result<OwnedFd> {
     let fs = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC).context("fsopen overlay")?;
     for layer in &trees.layers {
@@ -82,9 +109,6 @@ fn overlay(trees: &Trees, volatile: bool) -> anyhow::Result<OwnedFd> {
     fsconfig_set_fd(fs.as_fd(), "upperdir", upper.as_fd()).context("overlay upper")?;
     fsconfig_set_fd(fs.as_fd(), "workdir", work.as_fd()).context("overlay work")?;
     fsconfig_set_flag(fs.as_fd(), "userxattr").context("overlay userxattr")?;
-    // With an index the kernel refuses an upper that another overlay still uses, instead of
-    // corrupting it.
-    fsconfig_set_string(fs.as_fd(), "index", "on").context("overlay index")?;
     if volatile {
         fsconfig_set_flag(fs.as_fd(), "volatile").context("overlay volatile")?;
     }
@@ -154,11 +178,6 @@ fn mount_new(
     attach_to(mount, target)
 }
 
-fn attach(mount: impl AsFd, target: &Path) -> anyhow::Result<()> {
-    move_mount(mount, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
-        .with_context(|| format!("attach at {}", target.display()))
-}
-
 /// Attaches below the working directory, refusing to follow a link that the tree may hold there.
 fn attach_to(mount: impl AsFd, target: &str) -> anyhow::Result<()> {
     use rustix::fs::{Mode, OFlags, ResolveFlags};
@@ -166,7 +185,6 @@ fn attach_to(mount: impl AsFd, target: &str) -> anyhow::Result<()> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let place = rustix::fs::openat2(CWD, target, flags, Mode::empty(), inside)
         .with_context(|| format!("open {target}"))?;
-    let both =
-        MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    let both = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
     move_mount(mount, "", &place, "", both).with_context(|| format!("attach at {target}"))
 }

@@ -1,3 +1,5 @@
-//! The driver on a real kernel. Modules named `needs_root` want namespaces, mounts and cgroups.
+//! The Linux driver against a real kernel.
 
 mod egress;
+mod host;
+mod sandboxes;

@@ -1,0 +1,38 @@
+//! Builds the guest as a static program, for this crate to embed.
+//!
+//! A nested cargo with a target directory of its own: the guest is compiled with other flags
+//! (static, small, abort on panic) than the rest, and cargo's lock on the outer directory is held.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs};
+
+fn main() {
+    let crates = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("set by cargo")).join("..");
+    for watched in ["guestd/src", "guestd/Cargo.toml", "guest-proto/src", "guest-proto/Cargo.toml"] {
+        println!("cargo::rerun-if-changed={}", crates.join(watched).display());
+    }
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("set by cargo"));
+    let target = env::var("TARGET").expect("set by cargo");
+    let directory = shared_target(&out).join("guest");
+    let status = Command::new(env::var_os("CARGO").expect("set by cargo"))
+        .args(["build", "--package", "guestd", "--bin", "guestd", "--profile", "guest"])
+        .args(["--target", &target, "--target-dir"])
+        .arg(&directory)
+        .current_dir(&crates)
+        .env("RUSTFLAGS", "-C target-feature=+crt-static")
+        .env_remove("CARGO_ENCODED_RUSTFLAGS")
+        .env_remove("RUSTC_WORKSPACE_WRAPPER")
+        .env_remove("CLIPPY_ARGS")
+        .status()
+        .expect("cargo runs");
+    assert!(status.success(), "the guest does not build");
+    let built = directory.join(target).join("guest/guestd");
+    fs::copy(&built, out.join("guestd")).expect("copy the guest");
+}
+
+/// `…/target` from `…/target/debug/build/driver-linux-hash/out`, so that debug and release builds,
+/// clippy and tests share one build of the guest.
+fn shared_target(out: &Path) -> PathBuf {
+    out.ancestors().nth(4).unwrap_or(out).to_owned()
+}

@@ -1,0 +1,361 @@
+//! The server's half of the driver: disks, specs, adoption, ends, collection.
+//!
+//! What a sandbox is, is read off the data directory and the kernel:
+//!
+//! ```text
+//!  sandboxes/ID/spec.json   it exists                run.json    it has compute (if that lives)
+//!  sandboxes/ID/end.json    its compute ended, why   neither     half-made: removed at start
+//!  deleting/ID              being removed            tombstones/ID.json   was removed just now
+//!  pool/u-ID, pool/w-ID     its disks                cgroup ID.INCARNATION   its processes
+//! ```
+//!
+//! Calls about one sandbox come one at a time (the engine's task per sandbox sees to it); the map of
+//! what is known is behind a mutex that is never held across a wait.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use anyhow::Context;
+use async_trait::async_trait;
+use driver::{
+    Capabilities, Collected, Driver, Exit, Launch, Maintenance, Observed, Template, Update, Usage,
+};
+use guest_proto::Guest;
+use model::{
+    EndReason, Error, Phase, Policy, PolicyName, Result, SandboxId, SandboxSpec, TemplateName, Tier,
+};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::cgroup::{self, Hierarchy};
+use crate::egress::{Egress, EgressConfig};
+use crate::guest_binary;
+use crate::keeper::client::KeeperClient;
+use crate::pool::{Disk, DiskConfig, DiskPool};
+use crate::template::TemplateStore;
+
+mod adopt;
+mod collect;
+mod compute;
+mod end;
+mod layout;
+mod maintenance;
+mod slots;
+mod stored;
+mod warm;
+
+use compute::Running;
+pub(crate) use compute::{plan_of, user_id};
+pub(crate) use layout::Layout;
+pub(crate) use slots::Slots;
+use stored::{Sealer, Stored};
+use warm::Warm;
+
+/// Ends of compute that the engine has not read yet.
+const EXITS_MAX: usize = 4096;
+
+/// Settings of the driver.
+#[derive(Debug)]
+pub struct LinuxConfig {
+    pub data_dir: PathBuf,
+    /// What to run as the keeper: a program and its first arguments; `--data-dir DIR` is added.
+    pub keeper_command: Vec<PathBuf>,
+    pub disk: DiskConfig,
+    /// Bound of a root file system's writable part.
+    pub upper_gb: u32,
+    /// Named egress policies; a sandbox that is adopted gets its own from here.
+    pub policies: BTreeMap<PolicyName, Policy>,
+    pub egress: EgressConfig,
+    /// How many sandboxes of which templates wait for somebody to want one.
+    pub warm: BTreeMap<TemplateName, usize>,
+    /// Where uid ranges of all instances on this host are claimed.
+    pub runtime_dir: PathBuf,
+}
+
+impl LinuxConfig {
+    /// The defaults for a data directory.
+    pub fn new(data_dir: PathBuf, keeper_command: Vec<PathBuf>) -> Self {
+        Self {
+            data_dir,
+            keeper_command,
+            disk: DiskConfig::default(),
+            upper_gb: 20,
+            policies: BTreeMap::new(),
+            egress: EgressConfig::default(),
+            warm: BTreeMap::new(),
+            runtime_dir: PathBuf::from("/run/bastide"),
+        }
+    }
+}
+
+/// Sandboxes on this machine. Cheap to clone.
+#[derive(Clone)]
+pub struct LinuxDriver {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    layout: Layout,
+    keeper: KeeperClient,
+    hierarchy: Hierarchy,
+    pool: DiskPool,
+    upper_gb: u32,
+    templates: TemplateStore,
+    guest_program: PathBuf,
+    sealer: Sealer,
+    slots: Mutex<Slots>,
+    policies: BTreeMap<PolicyName, Policy>,
+    egress: Egress,
+    boot_id: String,
+    live: Mutex<HashMap<SandboxId, Entry>>,
+    warm: Mutex<Warm>,
+    exits: mpsc::Sender<Exit>,
+    exits_receiver: Mutex<Option<mpsc::Receiver<Exit>>>,
+    tasks: TaskTracker,
+    cancel: CancellationToken,
+    /// One server a data directory.
+    _lock: File,
+}
+
+/// What is known of one sandbox.
+struct Entry {
+    stored: Stored,
+    running: Option<Running>,
+    /// Why its last compute ended.
+    end_reason: Option<EndReason>,
+    /// Set when only the tombstone is left.
+    tombstone: Option<driver::Tombstone>,
+    /// An incarnation that is being launched, for `collect` to leave alone.
+    launching: Option<String>,
+}
+
+impl LinuxDriver {
+    /// Opens the data directory, starts the keeper if need be, and adopts what runs. Blocks.
+    ///
+    /// # Errors
+    /// `Unavailable` when another server holds the directory; `Internal` when the host lacks
+    /// something, with what it is.
+    pub async fn open(config: LinuxConfig) -> Result<Self> {
+        let opened = tokio::task::spawn_blocking(move || Inner::open(config));
+        let inner = opened.await.context("open the driver")??;
+        let driver = Self { inner: Arc::new(inner) };
+        driver.adopt().await?;
+        driver.keep_warm();
+        Ok(driver)
+    }
+
+    /// The templates of this data directory.
+    pub fn template_store(&self) -> TemplateStore {
+        self.inner.templates.clone()
+    }
+
+    /// Lets go: sandboxes run on. Unmounts the pool when nothing runs.
+    pub async fn close(self) {
+        self.inner.cancel.cancel();
+        self.inner.tasks.close();
+        self.inner.tasks.wait().await;
+        let idle = self.inner.live().values().all(|entry| entry.running.is_none());
+        if idle {
+            self.inner.pool.close();
+            self.inner.slots().release_block();
+        }
+    }
+
+    /// What a sandbox reached and was refused, oldest first.
+    pub fn access_log(&self, id: SandboxId) -> Vec<crate::egress::Access> {
+        let live = self.inner.live();
+        let running = live.get(&id).and_then(|entry| entry.running.as_ref());
+        running.and_then(Running::access_log).unwrap_or_default()
+    }
+}
+
+impl Inner {
+    fn open(config: LinuxConfig) -> anyhow::Result<Self> {
+        let layout = Layout::open(config.data_dir)?;
+        let lock = layout.lock()?;
+        let instance = layout.instance()?;
+        let templates = TemplateStore::open(layout.root()).map_err(anyhow::Error::from)?;
+        let skeleton = templates.host_skeleton_dir();
+        crate::template::host_skeleton(&skeleton).map_err(anyhow::Error::from)?;
+        let keeper = KeeperClient::new(layout.root().to_owned(), config.keeper_command);
+        let pool = DiskPool::open(layout.root(), config.disk)?;
+        let hierarchy = Hierarchy::detect(&instance)?;
+        let guest_program = guest_binary::install(&layout.root().join("guest"))?;
+        let slots = Slots::open(&config.runtime_dir, layout.root(), &instance)?;
+        keeper.ensure()?;
+        let (exits, receiver) = mpsc::channel(EXITS_MAX);
+        let tasks = TaskTracker::new();
+        let cancel = CancellationToken::new();
+        Ok(Self {
+            sealer: Sealer::open(&layout.root().join("master.key"))?,
+            egress: Egress::new(config.egress, tasks.clone(), cancel.clone()),
+            boot_id: crate::run_record::boot_id()?,
+            layout,
+            keeper,
+            hierarchy,
+            pool,
+            upper_gb: config.upper_gb,
+            templates,
+            guest_program,
+            slots: Mutex::new(slots),
+            policies: config.policies,
+            live: Mutex::new(HashMap::new()),
+            warm: Mutex::new(Warm::new(config.warm)),
+            exits,
+            exits_receiver: Mutex::new(Some(receiver)),
+            tasks,
+            cancel,
+            _lock: lock,
+        })
+    }
+
+    fn live(&self) -> MutexGuard<'_, HashMap<SandboxId, Entry>> {
+        self.live.lock().expect("no holder of this lock panics")
+    }
+
+    fn warm(&self) -> MutexGuard<'_, Warm> {
+        self.warm.lock().expect("no holder of this lock panics")
+    }
+
+    fn slots(&self) -> MutexGuard<'_, Slots> {
+        self.slots.lock().expect("no holder of this lock panics")
+    }
+
+    fn stored(&self, id: SandboxId) -> Result<Stored> {
+        let live = self.live();
+        let entry = live.get(&id).filter(|entry| entry.tombstone.is_none());
+        entry.map(|entry| entry.stored.clone()).ok_or_else(|| Error::no_sandbox(id))
+    }
+}
+
+impl Entry {
+    fn observed(&self) -> Observed {
+        Observed {
+            spec: self.stored.spec.clone(),
+            phase: self.phase(),
+            incarnation: self.running.as_ref().map(|r| r.record.incarnation.clone()),
+            started_at: self.running.as_ref().map(|r| r.record.started_at),
+            end_reason: self.end_reason,
+            tombstone: self.tombstone.clone(),
+        }
+    }
+
+    fn phase(&self) -> Phase {
+        if self.tombstone.is_some() {
+            return Phase::Destroyed;
+        }
+        match &self.running {
+            Some(running) if cgroup::freeze_asked(&running.record.unified) => Phase::Paused,
+            Some(_) => Phase::Running,
+            None if self.launching.is_some() => Phase::Creating,
+            None => Phase::Stopped,
+        }
+    }
+}
+
+#[async_trait]
+impl Driver for LinuxDriver {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            pause: true,
+            disk_limit: self.inner.pool.enforces_limits(),
+            egress: true,
+            warm_pool: self.inner.warm().is_on(),
+        }
+    }
+
+    fn take_warm(&self, template: &TemplateName, tier: Tier) -> Option<SandboxId> {
+        // A member's upper skips flushing, which a persistent sandbox must not.
+        if tier != Tier::Ephemeral || !self.inner.warm().is_on() {
+            return None;
+        }
+        let built = self.inner.templates.get(template).ok()??;
+        self.inner.warm().take(template, &built.template.digest)
+    }
+
+    async fn create(&self, launch: Launch) -> Result<Observed> {
+        self.create_sandbox(launch).await
+    }
+
+    async fn start(&self, id: SandboxId, policy: Policy) -> Result<Observed> {
+        self.start_sandbox(id, policy).await
+    }
+
+    async fn stop(&self, id: SandboxId, reason: EndReason) -> Result<()> {
+        self.stop_sandbox(id, reason).await
+    }
+
+    async fn pause(&self, id: SandboxId) -> Result<()> {
+        self.set_frozen(id, true).await
+    }
+
+    async fn resume(&self, id: SandboxId) -> Result<()> {
+        self.set_frozen(id, false).await
+    }
+
+    async fn remove(&self, id: SandboxId, reason: EndReason) -> Result<()> {
+        self.remove_sandbox(id, reason).await
+    }
+
+    async fn update(&self, id: SandboxId, update: Update) -> Result<()> {
+        self.update_sandbox(id, update).await
+    }
+
+    async fn observe(&self, id: SandboxId) -> Result<Option<Observed>> {
+        Ok(self.inner.live().get(&id).map(Entry::observed))
+    }
+
+    async fn list(&self) -> Result<Vec<Observed>> {
+        Ok(self.inner.live().values().map(Entry::observed).collect())
+    }
+
+    fn guest(&self, id: SandboxId) -> Result<Guest> {
+        let live = self.inner.live();
+        let entry = live.get(&id).ok_or_else(|| Error::no_sandbox(id))?;
+        let running = entry.running.as_ref();
+        let not_running = || Error::wrong_state(format!("sandbox {id} does not run"));
+        running.map(|running| running.guest.clone()).ok_or_else(not_running)
+    }
+
+    async fn usage(&self, id: SandboxId) -> Result<Usage> {
+        let (unified, legacy) = {
+            let live = self.inner.live();
+            let entry = live.get(&id).ok_or_else(|| Error::no_sandbox(id))?;
+            let Some(running) = &entry.running else { return Ok(Usage::default()) };
+            (running.record.unified.clone(), running.record.legacy.clone())
+        };
+        let disk_bytes = self.inner.pool.used_bytes(Disk::Workspace, &id.bare());
+        Ok(Usage { disk_bytes, ..cgroup::usage(&unified, &legacy) })
+    }
+
+    async fn maintenance(&self, id: SandboxId) -> Result<Maintenance> {
+        self.maintain(id).await
+    }
+
+    fn take_exits(&self) -> Option<mpsc::Receiver<Exit>> {
+        self.inner.exits_receiver.lock().expect("no holder of this lock panics").take()
+    }
+
+    async fn templates(&self) -> Result<Vec<Template>> {
+        let templates = self.inner.templates.clone();
+        let listed = tokio::task::spawn_blocking(move || templates.list());
+        let built = listed.await.context("list templates")??;
+        Ok(built.into_iter().map(|built| built.template).collect())
+    }
+
+    async fn template(&self, name: &TemplateName) -> Result<Option<Template>> {
+        Ok(self.inner.templates.get(name)?.map(|built| built.template))
+    }
+
+    async fn collect(&self) -> Result<Collected> {
+        self.collect_orphans().await
+    }
+}
+
+/// The spec that every path of this driver shares the shape of.
+fn bare(spec: &SandboxSpec) -> String {
+    spec.id.bare()
+}

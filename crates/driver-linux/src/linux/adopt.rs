@@ -1,0 +1,204 @@
+//! A server that starts reads off the host what its predecessor left: running guests are adopted,
+//! dead ones become stopped, half-made ones go, deletes are finished.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use driver::Tombstone;
+use futures_util::StreamExt;
+use jiff::Timestamp;
+use model::{EndReason, Result, SandboxId};
+
+use super::compute::Running;
+use super::end::TOMBSTONE;
+use super::layout;
+use super::stored::{End, Stored, Tomb};
+use super::{Entry, Inner, LinuxDriver};
+use crate::cgroup;
+use crate::plan::RunRecord;
+use crate::run_record;
+
+/// How many guests are spoken to at once.
+const AT_ONCE: usize = 64;
+/// How long a guest of a predecessor may take to answer.
+const HEALTH_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// One directory of `sandboxes/`.
+struct Found {
+    id: SandboxId,
+    stored: Stored,
+    record: Option<RunRecord>,
+    end: Option<End>,
+}
+
+impl LinuxDriver {
+    /// Fills the map. Called once, before anybody else can call.
+    pub(super) async fn adopt(&self) -> Result<()> {
+        let inner = Arc::clone(&self.inner);
+        let read = tokio::task::spawn_blocking(move || inner.read_all());
+        let found = read.await.context("read the data directory")??;
+        let adopted = found.into_iter().map(|found| self.adopt_one(found));
+        let all: Vec<(SandboxId, Option<Entry>)> =
+            futures_util::stream::iter(adopted).buffer_unordered(AT_ONCE).collect().await;
+        for (id, entry) in all {
+            if let Some(entry) = entry {
+                self.inner.live().insert(id, entry);
+            }
+        }
+        self.open_policies().await;
+        self.collect_orphans().await?;
+        Ok(())
+    }
+
+    async fn adopt_one(&self, found: Found) -> (SandboxId, Option<Entry>) {
+        let Found { id, stored, record, end } = found;
+        let mut entry = Entry {
+            stored,
+            running: None,
+            end_reason: end.map(|end| end.reason),
+            tombstone: None,
+            launching: None,
+        };
+        let Some(record) = record else {
+            // Ended and noted: stopped. Neither run nor end: its create was never answered.
+            return (id, end.is_some().then_some(entry));
+        };
+        if let Some(running) = self.adopt_running(id, &record).await {
+            entry.running = Some(running);
+            entry.end_reason = None;
+            return (id, Some(entry));
+        }
+        let reason =
+            if end.is_some() { entry.end_reason } else { Some(self.inner.reason_of(&record)) };
+        let reason = reason.unwrap_or(EndReason::Unknown);
+        entry.end_reason = Some(reason);
+        let inner = Arc::clone(&self.inner);
+        let noted = tokio::task::spawn_blocking(move || {
+            inner.clear(&id.bare(), &record);
+            inner.note_end(&id.bare(), reason)
+        });
+        if let Err(error) = noted.await.context("note the end").and_then(|noted| noted) {
+            tracing::error!(sandbox.id = %id, error = format!("{error:#}"), "could not note an end");
+        }
+        (id, Some(entry))
+    }
+
+    /// The guest of a record, if it lives and proves to be the one.
+    async fn adopt_running(&self, id: SandboxId, record: &RunRecord) -> Option<Running> {
+        if record.boot_id != self.inner.boot_id || !holds(&record.unified, record.pid) {
+            let _ = cgroup::kill(&record.unified);
+            return None;
+        }
+        self.inner.slots().keep(record.uid_base);
+        let running = self.attach(id, record.clone(), None).ok()?;
+        if cgroup::freeze_asked(&record.unified) {
+            // A paused guest cannot answer; its cgroup says who it is.
+            return Some(running);
+        }
+        match tokio::time::timeout(HEALTH_TIMEOUT, running.guest.health()).await {
+            Ok(Ok(health)) if health.nonce == record.nonce => Some(running),
+            answer => {
+                tracing::warn!(sandbox.id = %id, ?answer, "a guest of before does not answer");
+                self.end_compute(id, running).await;
+                None
+            }
+        }
+    }
+
+    /// Egress of adopted sandboxes, by the policies of the configuration.
+    async fn open_policies(&self) {
+        let wanted: Vec<_> = {
+            let live = self.inner.live();
+            let running = live.iter().filter(|(_, entry)| entry.running.is_some());
+            let policy =
+                |entry: &Entry| self.inner.policies.get(&entry.stored.spec.policy).cloned();
+            running.filter_map(|(id, entry)| Some((*id, policy(entry)?))).collect()
+        };
+        for (id, policy) in wanted {
+            if let Err(error) = self.apply_policy(id, policy).await {
+                tracing::error!(sandbox.id = %id, %error, "could not open egress again");
+            }
+        }
+    }
+}
+
+impl Inner {
+    fn read_all(&self) -> anyhow::Result<Vec<Found>> {
+        self.read_tombstones()?;
+        let mut all = Vec::new();
+        for entry in std::fs::read_dir(self.layout.sandboxes()).context("list sandboxes")? {
+            let name = entry.context("list sandboxes")?.file_name();
+            let Ok(id) = name.to_string_lossy().parse::<SandboxId>() else { continue };
+            match self.read_one(id) {
+                Ok(Some(found)) => all.push(found),
+                Ok(None) => {}
+                Err(error) => {
+                    // Leave the bytes for the operator; one bad file must not stop the town.
+                    let error = format!("{error:#}");
+                    tracing::error!(sandbox.id = %id, error, "could not read a sandbox");
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    /// `None` for one that was never whole: it is removed.
+    fn read_one(&self, id: SandboxId) -> anyhow::Result<Option<Found>> {
+        let bare = id.bare();
+        let record = run_record::read(&self.layout.run(&bare))?;
+        let end: Option<End> = read_json(&self.layout.end(&bare))?;
+        let stored: Option<Stored> = read_json(&self.layout.spec(&bare))?;
+        let Some(stored) = stored.filter(|_| record.is_some() || end.is_some()) else {
+            if let Some(record) = record {
+                cgroup::kill(&record.unified)?;
+            }
+            self.move_to_deleting(&bare)?;
+            return Ok(None);
+        };
+        let stored = stored.opened(&self.sealer)?;
+        Ok(Some(Found { id, stored, record, end }))
+    }
+
+    fn read_tombstones(&self) -> anyhow::Result<()> {
+        for entry in std::fs::read_dir(self.layout.tombstones()).context("list tombstones")? {
+            let path = entry.context("list tombstones")?.path();
+            let Ok(Some(tomb)) = read_json::<Tomb>(&path) else { continue };
+            if Timestamp::now().duration_since(tomb.destroyed_at) > TOMBSTONE {
+                layout::forget(&path)?;
+                continue;
+            }
+            let tombstone = Tombstone { destroyed_at: tomb.destroyed_at, end_reason: tomb.reason };
+            let bare = tomb.stored.spec.id.bare();
+            // Written before the rename: finish what the predecessor began.
+            self.move_to_deleting(&bare)?;
+            let entry = Entry {
+                end_reason: Some(tomb.reason),
+                stored: tomb.stored,
+                running: None,
+                tombstone: Some(tombstone),
+                launching: None,
+            };
+            self.live().insert(entry.stored.spec.id, entry);
+        }
+        Ok(())
+    }
+}
+
+/// Whether `pid` is a member of the cgroup, which nobody else can have made it.
+fn holds(unified: &Path, pid: i32) -> bool {
+    let members = std::fs::read_to_string(unified.join("cgroup.procs")).unwrap_or_default();
+    let pid = pid.to_string();
+    members.lines().any(|line| line == pid)
+}
+
+fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> anyhow::Result<Option<T>> {
+    match std::fs::read(path) {
+        Ok(text) => serde_json::from_slice(&text)
+            .map(Some)
+            .with_context(|| format!("decode {}", path.display())),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("read {}", path.display())),
+    }
+}

@@ -1,0 +1,495 @@
+//! Making and stopping compute: create, start, stop, pause, resume, update.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::Context;
+use driver::{Launch, Observed, Update};
+use guest_proto::{Address, Guest, GuestError, Init};
+use model::{EndReason, Error, Policy, Result, SandboxId, SandboxSpec};
+use tokio_util::sync::CancellationToken;
+
+use super::layout::{self, HOSTNAME, Layout};
+use super::stored::Stored;
+use super::{Entry, Inner, LinuxDriver, bare};
+use crate::cgroup;
+use crate::egress::Sockets;
+use crate::egress::{Access, EgressHandle};
+use crate::plan::{CgroupPlan, GuestPlan, LaunchPlan, RootPlan, RunRecord};
+use crate::pool::Disk;
+use crate::template::Built;
+
+/// How long a fresh guest may take to answer.
+const GUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// One incarnation that lives.
+pub(super) struct Running {
+    pub(super) record: RunRecord,
+    pub(super) guest: Guest,
+    pub(super) egress: Option<EgressHandle>,
+    /// Set before it is killed on purpose, so that its end is no news.
+    pub(super) ending: Arc<AtomicBool>,
+    /// Cancelled once its process is dead.
+    pub(super) dead: CancellationToken,
+}
+
+impl Running {
+    pub(super) fn access_log(&self) -> Option<Vec<Access>> {
+        self.egress.as_ref().map(EgressHandle::log)
+    }
+}
+
+/// What one launch needs beside the stored spec.
+pub(super) struct Order {
+    pub(super) stored: Stored,
+    pub(super) built: Built,
+    pub(super) policy: Policy,
+    pub(super) incarnation: String,
+    pub(super) uid_base: u32,
+}
+
+/// Where a launch writes its run record, and whether the disks are to be made.
+pub(super) struct Place {
+    pub(super) dir: PathBuf,
+    pub(super) fresh: bool,
+}
+
+impl LinuxDriver {
+    pub(super) async fn create_sandbox(&self, launch: Launch) -> Result<Observed> {
+        let Launch { spec, policy } = launch;
+        let built = self.inner.templates.get(&spec.template)?;
+        let built = built.ok_or_else(|| not_built(&spec))?;
+        let stored = Stored::new(spec, built.template.digest.clone());
+        let id = stored.spec.id;
+        let waits = self.inner.warm().incarnation_of_taken(id);
+        if let Some(incarnation) = waits {
+            return self.create_from_warm(stored, built, policy, &incarnation).await;
+        }
+        let order = self.inner.order(stored.clone(), built, policy)?;
+        if let Err(error) = self.inner.enter(&order.stored, &order.incarnation) {
+            self.inner.slots().give_back(order.uid_base);
+            return Err(error);
+        }
+        // The launch does not wait for the disk, nor the disk for the launch: the answer does.
+        let saved = self.save_in_background(stored);
+        let place = Place { dir: self.inner.layout.sandbox(&id.bare()), fresh: true };
+        let launched = self.launch(order, place).await;
+        let saved = saved.await.context("write the spec").map_err(Error::from);
+        self.settle_create(id, launched, saved).await
+    }
+
+    pub(super) fn save_in_background(
+        &self,
+        stored: Stored,
+    ) -> tokio::task::JoinHandle<anyhow::Result<()>> {
+        let inner = Arc::clone(&self.inner);
+        tokio::task::spawn_blocking(move || inner.save_new(&stored))
+    }
+
+    /// Both the compute and the durable spec, or neither.
+    pub(super) async fn settle_create(
+        &self,
+        id: SandboxId,
+        launched: Result<Running>,
+        saved: Result<anyhow::Result<()>>,
+    ) -> Result<Observed> {
+        let outcome = match (launched, saved) {
+            (Ok(running), Ok(Ok(()))) => Ok(running),
+            (Err(error), _) | (_, Err(error)) => Err(error),
+            (_, Ok(Err(error))) => Err(error.into()),
+        };
+        match outcome {
+            Ok(running) => self.put(id, running),
+            Err(error) => {
+                self.undo_create(id).await;
+                Err(error)
+            }
+        }
+    }
+
+    pub(super) async fn start_sandbox(&self, id: SandboxId, policy: Policy) -> Result<Observed> {
+        let stored = self.inner.stored(id)?;
+        if let Some(observed) = self.inner.observed_running(id) {
+            return Ok(observed);
+        }
+        let spec = &stored.spec;
+        let digest = &stored.template_digest;
+        let built = self.inner.templates.get_digest(&spec.template, digest)?;
+        let built = built.ok_or_else(|| not_built(spec))?;
+        let order = self.inner.order(stored, built, policy)?;
+        let uid_base = order.uid_base;
+        if let Some(entry) = self.inner.live().get_mut(&id) {
+            entry.launching = Some(order.incarnation.clone());
+        }
+        let place = Place { dir: self.inner.layout.sandbox(&id.bare()), fresh: false };
+        match self.launch(order, place).await {
+            Ok(running) => self.put(id, running),
+            Err(error) => {
+                self.inner.slots().give_back(uid_base);
+                if let Some(entry) = self.inner.live().get_mut(&id) {
+                    entry.launching = None;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// From an order to a guest that answers. On failure no process and no cgroup is left.
+    pub(super) async fn launch(&self, order: Order, place: Place) -> Result<Running> {
+        let id = order.stored.spec.id;
+        let env = order.environment();
+        let policy = order.policy.clone();
+        let inner = Arc::clone(&self.inner);
+        let task = tokio::task::spawn_blocking(move || inner.launch_blocking(&order, &place));
+        let (record, sockets) = task.await.context("launch")??;
+        let running = self.attach(id, record, sockets.map(|sockets| (sockets, policy)))?;
+        match self.greet(&running, env).await {
+            Ok(()) => Ok(running),
+            Err(error) => {
+                self.end_compute(id, running).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// A `Running` over a recorded process: its guest, its egress and the watch on its death.
+    pub(super) fn attach(
+        &self,
+        id: SandboxId,
+        record: RunRecord,
+        egress: Option<(Sockets, Policy)>,
+    ) -> Result<Running> {
+        let guest = Guest::new(Address::Unix(record.socket.clone()));
+        let egress = match egress {
+            Some((sockets, policy)) => {
+                Some(self.inner.egress.serve(id, sockets, policy).context("serve egress")?)
+            }
+            None => None,
+        };
+        let ending = Arc::new(AtomicBool::new(false));
+        let dead = CancellationToken::new();
+        let running = Running { record, guest, egress, ending, dead };
+        self.watch(id, &running)?;
+        Ok(running)
+    }
+
+    /// The first words with a guest: prove that it is ours, then its environment.
+    async fn greet(&self, running: &Running, env: BTreeMap<String, String>) -> Result<()> {
+        let greeting = async {
+            let health = running.guest.health().await?;
+            if health.nonce != running.record.nonce {
+                return Err(GuestError::Protocol("another guest answers".to_owned()));
+            }
+            let init = Init { env_vars: Some(env), ..Init::default() };
+            running.guest.init(&init).await
+        };
+        tokio::select! {
+            greeted = tokio::time::timeout(GUEST_TIMEOUT, greeting) => match greeted {
+                Ok(Ok(())) => Ok(()),
+                Ok(Err(error)) => Err(Error::Internal(anyhow::Error::new(error).context("greet the guest"))),
+                Err(_) => Err(Error::unavailable("the guest did not answer in time")),
+            },
+            () = running.dead.cancelled() => {
+                Err(Error::unavailable("the guest died before it answered"))
+            }
+        }
+    }
+
+    fn put(&self, id: SandboxId, running: Running) -> Result<Observed> {
+        let mut live = self.inner.live();
+        let entry = live.get_mut(&id).ok_or_else(|| Error::no_sandbox(id))?;
+        entry.launching = None;
+        entry.end_reason = None;
+        entry.running = Some(running);
+        Ok(entry.observed())
+    }
+
+    pub(super) async fn stop_sandbox(&self, id: SandboxId, reason: EndReason) -> Result<()> {
+        self.inner.stored(id)?;
+        let Some(running) = self.take_running(id) else { return Ok(()) };
+        self.terminate(&running).await;
+        self.end_compute(id, running).await;
+        let inner = Arc::clone(&self.inner);
+        let task = tokio::task::spawn_blocking(move || inner.finish_stop(id, reason));
+        task.await.context("stop")??;
+        if let Some(entry) = self.inner.live().get_mut(&id) {
+            entry.end_reason = Some(reason);
+        }
+        Ok(())
+    }
+
+    pub(super) fn take_running(&self, id: SandboxId) -> Option<Running> {
+        let mut live = self.inner.live();
+        let running = live.get_mut(&id)?.running.take()?;
+        running.ending.store(true, Ordering::SeqCst);
+        Some(running)
+    }
+
+    pub(super) async fn set_frozen(&self, id: SandboxId, on: bool) -> Result<()> {
+        let unified = {
+            let live = self.inner.live();
+            let entry = live.get(&id).filter(|entry| entry.tombstone.is_none());
+            let entry = entry.ok_or_else(|| Error::no_sandbox(id))?;
+            let running = entry.running.as_ref();
+            let running =
+                running.ok_or_else(|| Error::wrong_state(format!("sandbox {id} does not run")))?;
+            running.record.unified.clone()
+        };
+        cgroup::freeze(&unified, on)?;
+        // The kernel stops processes within microseconds, unless one is in an uninterruptible wait.
+        for _ in 0..200 {
+            if cgroup::is_frozen(&unified) == on {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn update_sandbox(&self, id: SandboxId, update: Update) -> Result<()> {
+        let mut stored = self.inner.stored(id)?;
+        if let Some(name) = update.name {
+            stored.spec.name = name;
+        }
+        let rules = update.policy.map(|(name, rules)| {
+            stored.spec.policy = name;
+            rules
+        });
+        let inner = Arc::clone(&self.inner);
+        let saving = stored.clone();
+        let saved = tokio::task::spawn_blocking(move || inner.save(&saving));
+        saved.await.context("write the spec")??;
+        if let Some(entry) = self.inner.live().get_mut(&id) {
+            entry.stored = stored;
+        }
+        match rules {
+            Some(rules) => self.apply_policy(id, rules).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Gives a running sandbox its policy; egress that was never needed is made now.
+    pub(super) async fn apply_policy(&self, id: SandboxId, policy: Policy) -> Result<()> {
+        let (incarnation, pid) = {
+            let live = self.inner.live();
+            let Some(running) = live.get(&id).and_then(|entry| entry.running.as_ref()) else {
+                return Ok(());
+            };
+            if let Some(egress) = &running.egress {
+                egress.set_policy(policy);
+                return Ok(());
+            }
+            if policy.is_closed() {
+                return Ok(());
+            }
+            (running.record.incarnation.clone(), running.record.pid)
+        };
+        let keeper = self.inner.keeper.clone();
+        let named = incarnation.clone();
+        let asked = tokio::task::spawn_blocking(move || keeper.egress(&named, pid));
+        let sockets = asked.await.context("open egress")??;
+        let handle = self.inner.egress.serve(id, sockets, policy).context("serve egress")?;
+        let mut live = self.inner.live();
+        if let Some(running) = live.get_mut(&id).and_then(|entry| entry.running.as_mut())
+            && running.record.incarnation == incarnation
+        {
+            running.egress = Some(handle);
+        }
+        Ok(())
+    }
+}
+
+impl Inner {
+    pub(super) fn order(&self, stored: Stored, built: Built, policy: Policy) -> Result<Order> {
+        let incarnation = layout::random_hex::<6>()?;
+        let uid_base = self.slots().take()?;
+        Ok(Order { stored, built, policy, incarnation, uid_base })
+    }
+
+    /// Enters a new sandbox in the map, so that nobody else takes its id and `collect` leaves what
+    /// is being made alone.
+    pub(super) fn enter(&self, stored: &Stored, incarnation: &str) -> Result<()> {
+        let id = stored.spec.id;
+        let mut live = self.live();
+        if live.contains_key(&id) {
+            return Err(Error::Conflict {
+                code: model::Conflict::WrongState,
+                detail: format!("sandbox {id} exists already"),
+            });
+        }
+        live.insert(
+            id,
+            Entry {
+                stored: stored.clone(),
+                running: None,
+                end_reason: None,
+                tombstone: None,
+                launching: Some(incarnation.to_owned()),
+            },
+        );
+        Ok(())
+    }
+
+    fn observed_running(&self, id: SandboxId) -> Option<Observed> {
+        let live = self.live();
+        live.get(&id).filter(|entry| entry.running.is_some()).map(Entry::observed)
+    }
+
+    /// Writes a new sandbox's spec, durably.
+    pub(super) fn save_new(&self, stored: &Stored) -> anyhow::Result<()> {
+        let bare = bare(&stored.spec);
+        let dir = self.layout.sandbox(&bare);
+        match std::fs::create_dir(&dir) {
+            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+                return Err(error).context("make the sandbox's directory");
+            }
+            Ok(()) | Err(_) => {}
+        }
+        self.save(stored)?;
+        layout::sync_dir(&self.layout.sandboxes())
+    }
+
+    fn save(&self, stored: &Stored) -> anyhow::Result<()> {
+        let sealed = stored.sealed(&self.sealer)?;
+        layout::write_json(&self.layout.spec(&bare(&stored.spec)), &sealed)
+    }
+
+    fn launch_blocking(
+        &self,
+        order: &Order,
+        place: &Place,
+    ) -> Result<(RunRecord, Option<Sockets>)> {
+        let bare = bare(&order.stored.spec);
+        std::fs::create_dir_all(&place.dir).context("make the sandbox's directory")?;
+        if place.fresh {
+            let user = user_id(&order.built.template.user);
+            self.pool.create(&bare, order.stored.spec.limits.disk_gb, user)?;
+        } else {
+            self.ready_upper(order, &bare)?;
+        }
+        let record = place.dir.join("run.json");
+        let plan = self.plan(order, &bare, record.clone());
+        let (_, sockets) = self.keeper.launch(plan)?;
+        let record = crate::run_record::read(&record)?;
+        let record = record.context("the launcher left no run record")?;
+        if !place.fresh {
+            layout::forget(&self.layout.end(&bare))?;
+        }
+        Ok((record, sockets))
+    }
+
+    /// An upper that skipped flushing is whole as long as this boot lasts; after another boot its
+    /// content is anybody's guess and it begins anew.
+    fn ready_upper(&self, order: &Order, bare: &str) -> anyhow::Result<()> {
+        let upper = self.pool.path(Disk::Upper, bare);
+        let mark = upper.join("work/work/incompat/volatile");
+        if mark.exists() {
+            std::fs::remove_dir_all(&mark).context("forget the volatile mark")?;
+        }
+        let boot = upper.join("boot");
+        let same_boot = std::fs::read_to_string(&boot).is_ok_and(|text| text == self.boot_id);
+        if order.is_volatile() && !same_boot {
+            self.pool.remove(Disk::Upper, bare)?;
+        }
+        self.pool.create_upper(bare, self.upper_gb)
+    }
+
+    fn plan(&self, order: &Order, bare: &str, record: PathBuf) -> LaunchPlan {
+        let limits = &order.stored.spec.limits;
+        let cgroups = self.hierarchy.plan(bare, &order.incarnation, limits);
+        let mut plan = plan_of(&self.layout, &order.built, bare, cgroups);
+        plan.incarnation.clone_from(&order.incarnation);
+        plan.nonce.clone_from(&order.incarnation);
+        plan.uid_base = order.uid_base;
+        plan.root.upper = self.pool.path(Disk::Upper, bare);
+        plan.root.volatile = order.is_volatile();
+        plan.workspace = self.pool.path(Disk::Workspace, bare);
+        plan.guest.binary.clone_from(&self.guest_program);
+        plan.egress = !order.policy.is_closed();
+        plan.record = record;
+        plan
+    }
+
+    /// The workspace is on the disk, then the reason is, then the run record goes.
+    fn finish_stop(&self, id: SandboxId, reason: EndReason) -> anyhow::Result<()> {
+        let bare = id.bare();
+        self.pool.sync(Disk::Workspace, &bare)?;
+        std::fs::write(self.pool.path(Disk::Upper, &bare).join("boot"), &self.boot_id)
+            .context("note the boot")?;
+        self.note_end(&bare, reason)
+    }
+}
+
+impl Order {
+    fn is_volatile(&self) -> bool {
+        self.stored.spec.tier == model::Tier::Ephemeral
+    }
+
+    fn environment(&self) -> BTreeMap<String, String> {
+        environment(&self.built, &self.stored.spec)
+    }
+}
+
+/// What every launch has in common; the caller fills in the rest.
+pub(crate) fn plan_of(
+    layout: &Layout,
+    built: &Built,
+    name: &str,
+    cgroups: CgroupPlan,
+) -> LaunchPlan {
+    let mut layers = vec![layout.etc_layer()];
+    layers.extend(built.layers.iter().cloned());
+    let host = built.template.name.as_str() == crate::template::HOST;
+    let binds = if host { vec![("/usr".into(), "usr".to_owned())] } else { Vec::new() };
+    LaunchPlan {
+        sandbox: name.to_owned(),
+        incarnation: "1".to_owned(),
+        nonce: "1".to_owned(),
+        uid_base: 0,
+        root: RootPlan {
+            layers,
+            binds,
+            upper: PathBuf::new(),
+            volatile: true,
+            mount_point: layout.mount_point(),
+        },
+        workspace: PathBuf::new(),
+        cgroups,
+        guest: GuestPlan {
+            binary: PathBuf::new(),
+            socket: layout.socket(name),
+            user: built.template.user.clone(),
+            workdir: "/workspace".to_owned(),
+            hostname: HOSTNAME.to_owned(),
+            no_new_privs: !built.sudo,
+        },
+        egress: false,
+        record: PathBuf::new(),
+    }
+}
+
+/// The template's, then the tenant's, then what says where one is.
+pub(super) fn environment(built: &Built, spec: &SandboxSpec) -> BTreeMap<String, String> {
+    let mut env = built.template.env.clone();
+    env.extend(spec.env.clone());
+    env.insert("BASTIDE_SANDBOX_ID".to_owned(), spec.id.to_string());
+    env
+}
+
+pub(super) fn not_built(spec: &SandboxSpec) -> Error {
+    Error::NotImplemented {
+        code: "template_not_built",
+        detail: format!(
+            "template {} is not built\nhint: bastide template build {}",
+            spec.template, spec.template
+        ),
+    }
+}
+
+/// Ours all have `user` at 1000; the workspace of any other account belongs to root.
+pub(crate) fn user_id(user: &str) -> u32 {
+    if user == "user" { 1000 } else { 0 }
+}

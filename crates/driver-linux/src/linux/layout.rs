@@ -1,0 +1,194 @@
+//! The data directory: where things are, and how a file is written so that it survives.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use serde::Serialize;
+
+/// Paths below the data directory.
+#[derive(Debug, Clone)]
+pub(crate) struct Layout {
+    root: PathBuf,
+}
+
+impl Layout {
+    pub(crate) fn open(root: PathBuf) -> anyhow::Result<Self> {
+        fs::create_dir_all(&root).with_context(|| format!("make {}", root.display()))?;
+        fs::set_permissions(&root, PermissionsExt::from_mode(0o700))?;
+        let root = fs::canonicalize(&root).context("find the data directory")?;
+        let layout = Self { root };
+        for dir in [
+            "sandboxes",
+            "deleting",
+            "tombstones",
+            "run",
+            "run/g",
+            "run/mnt",
+            "run/exits",
+            "warm",
+            "run/etc/etc",
+        ] {
+            let dir = layout.root.join(dir);
+            fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
+        }
+        let longest = layout.socket(&"0".repeat(34));
+        if longest.as_os_str().len() >= 108 {
+            bail!("the data directory's path is too long for sockets: {}", layout.root.display());
+        }
+        crate::launcher::root::make_mount_points(&layout.mount_point())?;
+        layout.write_etc()?;
+        Ok(layout)
+    }
+
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Held for the life of the server.
+    pub(crate) fn lock(&self) -> anyhow::Result<File> {
+        let file = File::create(self.root.join("lock")).context("open the lock")?;
+        rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).map_err(
+            |_| {
+                let dir = self.root.display();
+                anyhow::Error::from(model::Error::unavailable(format!(
+                    "another server runs on the data directory {dir}"
+                )))
+            },
+        )?;
+        Ok(file)
+    }
+
+    /// A word of its own for this directory, in the name of everything it makes on the host.
+    pub(crate) fn instance(&self) -> anyhow::Result<String> {
+        let path = self.root.join("instance");
+        match fs::read_to_string(&path) {
+            Ok(text) if !text.trim().is_empty() => return Ok(text.trim().to_owned()),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error).context("read the instance id"),
+        }
+        let id = random_hex::<6>()?;
+        write_durably(&path, id.as_bytes())?;
+        Ok(id)
+    }
+
+    pub(crate) fn sandboxes(&self) -> PathBuf {
+        self.root.join("sandboxes")
+    }
+
+    pub(crate) fn sandbox(&self, bare: &str) -> PathBuf {
+        self.sandboxes().join(bare)
+    }
+
+    pub(crate) fn spec(&self, bare: &str) -> PathBuf {
+        self.sandbox(bare).join("spec.json")
+    }
+
+    pub(crate) fn run(&self, bare: &str) -> PathBuf {
+        self.sandbox(bare).join("run.json")
+    }
+
+    pub(crate) fn end(&self, bare: &str) -> PathBuf {
+        self.sandbox(bare).join("end.json")
+    }
+
+    pub(crate) fn warm_dir(&self) -> PathBuf {
+        self.root.join("warm")
+    }
+
+    pub(crate) fn warm(&self, bare: &str) -> PathBuf {
+        self.warm_dir().join(bare)
+    }
+
+    pub(crate) fn deleting(&self) -> PathBuf {
+        self.root.join("deleting")
+    }
+
+    pub(crate) fn tombstones(&self) -> PathBuf {
+        self.root.join("tombstones")
+    }
+
+    pub(crate) fn tombstone(&self, bare: &str) -> PathBuf {
+        self.tombstones().join(format!("{bare}.json"))
+    }
+
+    pub(crate) fn socket(&self, name: &str) -> PathBuf {
+        self.root.join("run/g").join(name)
+    }
+
+    pub(crate) fn mount_point(&self) -> PathBuf {
+        self.root.join("run/mnt")
+    }
+
+    /// The topmost lower layer of every sandbox: the few files of `/etc` that are ours to say.
+    pub(crate) fn etc_layer(&self) -> PathBuf {
+        self.root.join("run/etc")
+    }
+
+    pub(crate) fn exit_note(&self, incarnation: &str) -> PathBuf {
+        self.root.join("run/exits").join(incarnation)
+    }
+
+    fn write_etc(&self) -> anyhow::Result<()> {
+        let etc = self.etc_layer();
+        for dir in [&etc, &etc.join("etc")] {
+            fs::set_permissions(dir, PermissionsExt::from_mode(0o755))?;
+        }
+        let hosts = format!("127.0.0.1 localhost {HOSTNAME}\n::1 localhost\n");
+        let resolver = "nameserver 127.0.0.1\noptions timeout:5 attempts:1\n";
+        for (name, text) in [
+            ("hosts", hosts.as_str()),
+            ("hostname", &format!("{HOSTNAME}\n")),
+            ("resolv.conf", resolver),
+        ] {
+            let path = etc.join("etc").join(name);
+            if fs::read_to_string(&path).is_ok_and(|old| old == text) {
+                continue;
+            }
+            fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
+            fs::set_permissions(&path, PermissionsExt::from_mode(0o644))?;
+        }
+        Ok(())
+    }
+}
+
+/// What every sandbox calls itself; names change, and `/etc/hosts` is shared.
+pub(crate) const HOSTNAME: &str = "sandbox";
+
+/// Writes a file so that it is there whole after a crash, or not at all.
+pub(crate) fn write_durably(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+    let temp = path.with_extension("tmp");
+    let mut file = File::create(&temp).with_context(|| format!("create {}", temp.display()))?;
+    file.write_all(bytes).with_context(|| format!("write {}", temp.display()))?;
+    file.sync_all().with_context(|| format!("flush {}", temp.display()))?;
+    fs::rename(&temp, path).with_context(|| format!("name {}", path.display()))?;
+    sync_dir(path.parent().context("a path without a parent")?)
+}
+
+pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> anyhow::Result<()> {
+    write_durably(path, &serde_json::to_vec(value).context("encode")?)
+}
+
+pub(crate) fn sync_dir(dir: &Path) -> anyhow::Result<()> {
+    let dir = File::open(dir).with_context(|| format!("open {}", dir.display()))?;
+    dir.sync_all().context("flush a directory")
+}
+
+/// Removes a file; `Ok` when it is gone already.
+pub(crate) fn forget(path: &Path) -> anyhow::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("remove {}", path.display()))
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+pub(crate) fn random_hex<const N: usize>() -> anyhow::Result<String> {
+    let mut bytes = [0u8; N];
+    getrandom::fill(&mut bytes).map_err(|error| anyhow::anyhow!("random source: {error}"))?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}

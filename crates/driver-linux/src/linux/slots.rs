@@ -1,0 +1,166 @@
+//! Ranges of 65,536 host uids, one a sandbox. An instance claims a block of them on the host by
+//! creating a file, so that two instances never give out the same range; the file outlives the server
+//! because its guests do.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use model::{Error, Result};
+
+const RANGE: u32 = 65_536;
+/// First uid of the first block; far above what login and subuid allocators hand out.
+const FIRST: u32 = 0x1000_0000;
+const SLOTS_PER_BLOCK: u32 = 2048;
+const BLOCKS: u32 = 28;
+
+#[derive(Debug)]
+pub(crate) struct Slots {
+    file: PathBuf,
+    base: u32,
+    used: Vec<bool>,
+    /// Where to look next, so that a range is not used again at once.
+    next: usize,
+}
+
+impl Slots {
+    /// Takes the block that this instance had, or a free one.
+    pub(crate) fn open(runtime: &Path, data_dir: &Path, instance: &str) -> anyhow::Result<Self> {
+        let dir = runtime.join("uids");
+        fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
+        let ours = format!("{instance} {}", data_dir.display());
+        let files: Vec<PathBuf> = (0..BLOCKS).map(|block| dir.join(block.to_string())).collect();
+        let owners: Vec<Option<String>> =
+            files.iter().map(|file| fs::read_to_string(file).ok()).collect();
+        let had = owners.iter().position(|owner| owner.as_deref() == Some(&ours));
+        for block in had.into_iter().chain(0..files.len()) {
+            let claimed = match &owners[block] {
+                Some(owner) if *owner == ours => true,
+                Some(owner) if is_stale(owner) => replace(&files[block], &ours)?,
+                Some(_) => false,
+                None => create(&files[block], &ours)?,
+            };
+            if claimed {
+                let block = u32::try_from(block).context("block number")?;
+                let base = FIRST + block * SLOTS_PER_BLOCK * RANGE;
+                let file = dir.join(block.to_string());
+                let used = vec![false; usize::try_from(SLOTS_PER_BLOCK)?];
+                return Ok(Self { file, base, used, next: 0 });
+            }
+        }
+        bail!("all {BLOCKS} blocks of uid ranges are taken (see {})", dir.display())
+    }
+
+    /// A free range's first uid.
+    pub(crate) fn take(&mut self) -> Result<u32> {
+        let count = self.used.len();
+        for step in 0..count {
+            let slot = (self.next + step) % count;
+            if !self.used[slot] {
+                self.used[slot] = true;
+                self.next = slot + 1;
+                return Ok(self.base + u32::try_from(slot).expect("at most 2048") * RANGE);
+            }
+        }
+        Err(Error::NoCapacity { detail: format!("this host runs {count} sandboxes already") })
+    }
+
+    /// Marks the range of an adopted sandbox.
+    pub(crate) fn keep(&mut self, uid_base: u32) {
+        if let Some(slot) = self.slot_of(uid_base) {
+            self.used[slot] = true;
+        }
+    }
+
+    pub(crate) fn give_back(&mut self, uid_base: u32) {
+        if let Some(slot) = self.slot_of(uid_base) {
+            self.used[slot] = false;
+        }
+    }
+
+    /// Lets other instances have the block; only when nothing of ours runs.
+    pub(crate) fn release_block(&self) {
+        let _ = fs::remove_file(&self.file);
+    }
+
+    fn slot_of(&self, uid_base: u32) -> Option<usize> {
+        let slot = usize::try_from(uid_base.checked_sub(self.base)? / RANGE).ok()?;
+        (slot < self.used.len()).then_some(slot)
+    }
+}
+
+/// An owner whose data directory is gone, or is another instance's now.
+fn is_stale(owner: &str) -> bool {
+    let Some((instance, dir)) = owner.split_once(' ') else { return true };
+    let now = fs::read_to_string(Path::new(dir).join("instance"));
+    now.map_or(true, |text| text.trim() != instance)
+}
+
+/// By a hard link, so that the claim appears with its owner's name in it or not at all.
+fn create(file: &Path, owner: &str) -> anyhow::Result<bool> {
+    let temp = file.with_extension(std::process::id().to_string());
+    fs::write(&temp, owner).context("claim a block of uids")?;
+    let linked = fs::hard_link(&temp, file);
+    let _ = fs::remove_file(&temp);
+    match linked {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        Err(error) => Err(error).context("claim a block of uids"),
+    }
+}
+
+fn replace(file: &Path, owner: &str) -> anyhow::Result<bool> {
+    fs::remove_file(file).context("take over a stale block of uids")?;
+    create(file, owner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn instance(root: &Path, name: &str) -> PathBuf {
+        let dir = root.join(name);
+        fs::create_dir_all(&dir).unwrap();
+        fs::write(dir.join("instance"), name).unwrap();
+        dir
+    }
+
+    #[test]
+    fn two_instances_never_share_a_range_and_one_gets_its_own_back() {
+        let root = tempfile::tempdir().unwrap();
+        let (a, b) = (instance(root.path(), "a"), instance(root.path(), "b"));
+        let mut first = Slots::open(root.path(), &a, "a").unwrap();
+        let mut second = Slots::open(root.path(), &b, "b").unwrap();
+        let ranges: Vec<u32> = (0..10).map(|_| first.take().unwrap()).collect();
+        for _ in 0..10 {
+            assert!(!ranges.contains(&second.take().unwrap()));
+        }
+        let mut again = Slots::open(root.path(), &a, "a").unwrap();
+        assert_eq!(again.base, first.base);
+        again.keep(ranges[0]);
+        assert_ne!(again.take().unwrap(), ranges[0]);
+    }
+
+    #[test]
+    fn the_block_of_a_deleted_instance_is_taken_over() {
+        let root = tempfile::tempdir().unwrap();
+        let (a, b) = (instance(root.path(), "a"), instance(root.path(), "b"));
+        let first = Slots::open(root.path(), &a, "a").unwrap();
+        fs::remove_dir_all(&a).unwrap();
+        assert_eq!(Slots::open(root.path(), &b, "b").unwrap().base, first.base);
+    }
+
+    #[test]
+    fn a_full_block_says_so() {
+        let root = tempfile::tempdir().unwrap();
+        let a = instance(root.path(), "a");
+        let mut slots = Slots::open(root.path(), &a, "a").unwrap();
+        let all: std::collections::BTreeSet<u32> =
+            (0..SLOTS_PER_BLOCK).map(|_| slots.take().unwrap()).collect();
+        assert_eq!(all.len(), 2048);
+        assert!(matches!(slots.take(), Err(Error::NoCapacity { .. })));
+        slots.give_back(*all.first().unwrap());
+        assert_eq!(slots.take().unwrap(), *all.first().unwrap());
+    }
+}

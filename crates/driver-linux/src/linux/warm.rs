@@ -1,0 +1,319 @@
+//! The warm pool: sandboxes that wait, booted, for somebody to want one.
+//!
+//! A member's id, uid range and cgroup are fixed when it is made; name, environment, limits and
+//! policy come with its claim, which is one rename of its directory. A member is only ever given out
+//! once: taken from the queue, it is claimed by `create` or destroyed.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use driver::Observed;
+use guest_proto::Init;
+use jiff::Timestamp;
+use model::{
+    Clocks, Error, Limits, Name, Policy, PolicyName, Result, SandboxId, SandboxSpec, Shape,
+    TemplateName, Tier,
+};
+use tokio::sync::Notify;
+
+use super::compute::{Place, Running, environment};
+use super::stored::Stored;
+use super::{Inner, LinuxDriver};
+use crate::cgroup;
+use crate::pool::Disk;
+use crate::template::Built;
+
+/// How long a taken member waits for its `create`.
+const CLAIM_TIMEOUT: jiff::SignedDuration = jiff::SignedDuration::from_secs(30);
+/// After a failed fill, so that a broken template does not spin.
+const FILL_PAUSE: Duration = Duration::from_secs(5);
+
+/// One waiting sandbox.
+pub(super) struct Member {
+    id: SandboxId,
+    running: Running,
+    limits: Limits,
+    digest: String,
+}
+
+/// Who waits and who was taken.
+pub(super) struct Warm {
+    sizes: BTreeMap<TemplateName, usize>,
+    waiting: HashMap<TemplateName, VecDeque<Member>>,
+    taken: HashMap<SandboxId, (Member, Timestamp)>,
+    /// Being made now, for `collect` to leave alone.
+    making: Option<SandboxId>,
+    wanted: Arc<Notify>,
+}
+
+impl Warm {
+    pub(super) fn new(sizes: BTreeMap<TemplateName, usize>) -> Self {
+        Self {
+            sizes,
+            waiting: HashMap::new(),
+            taken: HashMap::new(),
+            making: None,
+            wanted: Arc::new(Notify::new()),
+        }
+    }
+
+    pub(super) fn is_on(&self) -> bool {
+        self.sizes.values().any(|size| *size > 0)
+    }
+
+    /// Reserves a waiting sandbox of `template`.
+    pub(super) fn take(&mut self, template: &TemplateName, digest: &str) -> Option<SandboxId> {
+        let queue = self.waiting.get_mut(template)?;
+        // Members of an older build of the template are of no use any more.
+        let place = queue.iter().position(|member| member.digest == digest)?;
+        let member = queue.remove(place)?;
+        let id = member.id;
+        self.taken.insert(id, (member, Timestamp::now()));
+        self.wanted.notify_one();
+        Some(id)
+    }
+
+    pub(super) fn incarnation_of_taken(&self, id: SandboxId) -> Option<String> {
+        self.taken.get(&id).map(|(member, _)| member.running.record.incarnation.clone())
+    }
+
+    fn claimed(&mut self, id: SandboxId) -> Option<Member> {
+        self.taken.remove(&id).map(|(member, _)| member)
+    }
+
+    pub(super) fn owns(&self, id: SandboxId) -> bool {
+        self.making == Some(id)
+            || self.taken.contains_key(&id)
+            || self.waiting.values().flatten().any(|member| member.id == id)
+    }
+
+    pub(super) fn wake(&self) {
+        self.wanted.notify_one();
+    }
+
+    fn lacking(&self) -> Option<TemplateName> {
+        let lacks = |(name, size): (&TemplateName, &usize)| {
+            let have = self.waiting.get(name).map_or(0, VecDeque::len);
+            (have < *size).then(|| name.clone())
+        };
+        self.sizes.iter().find_map(lacks)
+    }
+
+    /// Members that died, and taken ones that nobody came for.
+    fn spoiled(&mut self) -> Vec<Member> {
+        let now = Timestamp::now();
+        let mut spoiled = Vec::new();
+        for queue in self.waiting.values_mut() {
+            while let Some(at) = queue.iter().position(|m| m.running.dead.is_cancelled()) {
+                spoiled.extend(queue.remove(at));
+            }
+        }
+        let late = |(_, since): &(Member, Timestamp)| now.duration_since(*since) > CLAIM_TIMEOUT;
+        let late: Vec<SandboxId> =
+            self.taken.iter().filter(|(_, taken)| late(taken)).map(|(id, _)| *id).collect();
+        spoiled.extend(late.into_iter().filter_map(|id| self.claimed(id)));
+        spoiled
+    }
+
+    fn drain(&mut self) -> Vec<Member> {
+        let waiting = self.waiting.drain().flat_map(|(_, queue)| queue);
+        let taken = self.taken.drain().map(|(_, (member, _))| member);
+        waiting.chain(taken).collect()
+    }
+}
+
+impl LinuxDriver {
+    /// Keeps the pool full until the driver closes.
+    pub(super) fn keep_warm(&self) {
+        if !self.inner.warm().is_on() {
+            return;
+        }
+        let driver = self.clone();
+        self.inner.tasks.spawn(async move {
+            let wanted = Arc::clone(&driver.inner.warm().wanted);
+            loop {
+                let full = driver.fill_one().await;
+                tokio::select! {
+                    () = driver.inner.cancel.cancelled() => break,
+                    () = wanted.notified(), if full => {}
+                    () = std::future::ready(()), if !full => {}
+                }
+            }
+            let left = driver.inner.warm().drain();
+            for member in left {
+                driver.discard(member).await;
+            }
+        });
+    }
+
+    /// Whether nothing more is to do now.
+    async fn fill_one(&self) -> bool {
+        let spoiled = self.inner.warm().spoiled();
+        for member in spoiled {
+            self.discard(member).await;
+        }
+        let Some(template) = self.inner.warm().lacking() else { return true };
+        match self.make_member(&template).await {
+            Ok(member) => {
+                let mut warm = self.inner.warm();
+                warm.making = None;
+                warm.waiting.entry(template).or_default().push_back(member);
+                false
+            }
+            Err(error) => {
+                self.inner.warm().making = None;
+                tracing::warn!(%template, %error, "could not fill the warm pool");
+                let pause = tokio::time::sleep(FILL_PAUSE);
+                tokio::select! {
+                    () = pause => {}
+                    () = self.inner.cancel.cancelled() => {}
+                }
+                true
+            }
+        }
+    }
+
+    async fn make_member(&self, template: &TemplateName) -> Result<Member> {
+        let built = self.inner.templates.get(template)?;
+        let built = built.ok_or_else(|| Error::unavailable("the template is not built"))?;
+        let id = SandboxId::generate();
+        self.inner.warm().making = Some(id);
+        let limits = built.template.limits;
+        let digest = built.template.digest.clone();
+        let stored = Stored::new(placeholder(id, template, limits), digest.clone());
+        let order = self.inner.order(stored, built, Policy::none())?;
+        let uid_base = order.uid_base;
+        let place = Place { dir: self.inner.layout.warm(&id.bare()), fresh: true };
+        match self.launch(order, place).await {
+            Ok(running) => Ok(Member { id, running, limits, digest }),
+            Err(error) => {
+                self.inner.slots().give_back(uid_base);
+                let inner = Arc::clone(&self.inner);
+                let undone = tokio::task::spawn_blocking(move || inner.discard_files(id));
+                undone.await.context("undo")??;
+                Err(error)
+            }
+        }
+    }
+
+    async fn discard(&self, member: Member) {
+        let id = member.id;
+        self.end_compute(id, member.running).await;
+        let inner = Arc::clone(&self.inner);
+        let gone = tokio::task::spawn_blocking(move || inner.discard_files(id));
+        if let Err(error) = gone.await.context("discard").and_then(|gone| gone) {
+            tracing::warn!(sandbox.id = %id, error = format!("{error:#}"), "left for the sweep");
+        }
+    }
+
+    /// `create` with a sandbox that waits: everything but the launch.
+    pub(super) async fn create_from_warm(
+        &self,
+        stored: Stored,
+        built: Built,
+        policy: Policy,
+        incarnation: &str,
+    ) -> Result<Observed> {
+        let id = stored.spec.id;
+        // In the map before it leaves the pool: `collect` must find it in one of them.
+        self.inner.enter(&stored, incarnation)?;
+        let claimed = self.inner.warm().claimed(id);
+        let Some(member) = claimed else {
+            self.inner.live().remove(&id);
+            return Err(Error::unavailable("the warm sandbox was not claimed in time"));
+        };
+        let env = environment(&built, &stored.spec);
+        let inner = Arc::clone(&self.inner);
+        let saving = stored.clone();
+        let had = member.limits;
+        let saved = tokio::task::spawn_blocking(move || {
+            inner.claim(&saving, &had)?;
+            inner.save_new(&saving)
+        });
+        let init = Init { env_vars: Some(env), ..Init::default() };
+        let told = member.running.guest.init(&init).await;
+        let launched = match told {
+            Ok(()) => Ok(member.running),
+            Err(error) => {
+                self.end_compute(id, member.running).await;
+                Err(Error::Internal(anyhow::Error::new(error).context("tell a warm guest")))
+            }
+        };
+        let saved = saved.await.context("claim").map_err(Error::from);
+        let observed = self.settle_create(id, launched, saved).await?;
+        if !policy.is_closed() {
+            self.apply_policy(id, policy).await?;
+        }
+        Ok(observed)
+    }
+}
+
+impl Inner {
+    /// The rename that makes a member a sandbox, and the limits that it was asked with.
+    fn claim(&self, stored: &Stored, had: &Limits) -> anyhow::Result<()> {
+        let bare = stored.spec.id.bare();
+        let limits = &stored.spec.limits;
+        std::fs::rename(self.layout.warm(&bare), self.layout.sandbox(&bare)).context("claim")?;
+        if limits != had {
+            let record = crate::run_record::read(&self.layout.run(&bare))?;
+            let leaf = record.context("no run record")?.unified;
+            let leaf = leaf.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            for (file, value) in self.hierarchy.limit_writes(&leaf, limits) {
+                cgroup::set(&file, &value)?;
+            }
+        }
+        if limits.disk_gb != had.disk_gb {
+            self.pool.set_limit(Disk::Workspace, &bare, limits.disk_gb)?;
+        }
+        Ok(())
+    }
+
+    fn discard_files(&self, id: SandboxId) -> anyhow::Result<()> {
+        let bare = id.bare();
+        let from = self.layout.warm(&bare);
+        if from.exists() {
+            std::fs::rename(&from, self.layout.deleting().join(&bare)).context("discard")?;
+        }
+        self.finish_delete(&bare)
+    }
+
+    /// Members of a server that is gone: never given out, so nobody misses them.
+    pub(super) fn collect_warm(&self) -> anyhow::Result<u32> {
+        let mut removed = 0;
+        for entry in std::fs::read_dir(self.layout.warm_dir()).context("list the warm pool")? {
+            let name = entry.context("list the warm pool")?.file_name();
+            let Ok(id) = name.to_string_lossy().parse::<SandboxId>() else { continue };
+            if !self.warm().owns(id) {
+                if let Ok(Some(record)) =
+                    crate::run_record::read(&self.layout.warm(&id.bare()).join("run.json"))
+                {
+                    cgroup::kill(&record.unified)?;
+                }
+                self.discard_files(id)?;
+                removed += 1;
+            }
+        }
+        Ok(removed)
+    }
+}
+
+/// What a member is until it is claimed; nobody ever sees it.
+fn placeholder(id: SandboxId, template: &TemplateName, limits: Limits) -> SandboxSpec {
+    SandboxSpec {
+        id,
+        owner: "usr_warm-pool".parse().expect("a valid owner"),
+        name: Name::generate(),
+        shape: Shape::Template,
+        template: template.clone(),
+        image: None,
+        tier: Tier::Ephemeral,
+        clocks: Clocks::default(),
+        limits,
+        policy: PolicyName::default(),
+        env: BTreeMap::new(),
+        metadata: serde_json::Map::new(),
+        created_at: Timestamp::now(),
+    }
+}

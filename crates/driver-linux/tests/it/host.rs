@@ -1,0 +1,163 @@
+//! A data directory, a keeper and a driver of a test's own; nothing of them is left afterwards,
+//! however the test ends.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use driver::{Driver, Launch};
+use driver_linux::{DiskConfig, DiskKind, LinuxConfig, LinuxDriver};
+use jiff::Timestamp;
+use model::{Clocks, Limits, Name, Policy, PolicyName, SandboxId, SandboxSpec, Shape, Tier};
+
+pub(crate) struct Host {
+    dir: tempfile::TempDir,
+    disk: DiskKind,
+}
+
+impl Host {
+    /// In a mount namespace of its own, so that the pool's mount goes with the process.
+    pub(crate) fn new() -> Self {
+        Self::with_disk(DiskKind::Btrfs)
+    }
+
+    pub(crate) fn with_disk(disk: DiskKind) -> Self {
+        private_mounts();
+        let dir = tempfile::Builder::new().prefix("bastide").tempdir().unwrap();
+        Self { dir, disk }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub(crate) async fn driver(&self) -> LinuxDriver {
+        LinuxDriver::open(self.config()).await.unwrap()
+    }
+
+    pub(crate) fn config(&self) -> LinuxConfig {
+        let keeper = PathBuf::from(env!("CARGO_BIN_EXE_bastide-keeper"));
+        let mut config = LinuxConfig::new(self.path().join("data"), vec![keeper]);
+        config.disk = DiskConfig { kind: self.disk, pool_gb: Some(2) };
+        config.runtime_dir = self.path().join("runtime");
+        config
+    }
+
+    /// The pids of this host's keeper and guests, by what they have open or are.
+    pub(crate) fn instance(&self) -> String {
+        std::fs::read_to_string(self.path().join("data/instance")).unwrap().trim().to_owned()
+    }
+
+    pub(crate) fn keeper_pid(&self) -> Option<i32> {
+        let dir = self.path().join("data");
+        let output = Command::new("pgrep")
+            .arg("-f")
+            .arg(format!("bastide-keeper --data-dir {}", dir.display()))
+            .output();
+        String::from_utf8(output.ok()?.stdout).ok()?.lines().next()?.parse().ok()
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = std::fs::read_to_string(self.path().join("data/run/keeper.log"));
+            eprintln!("keeper.log:\n{}", log.unwrap_or_default());
+        }
+        if let Some(pid) = self.keeper_pid() {
+            let _ = Command::new("kill").arg("-9").arg(pid.to_string()).status();
+        }
+        let Ok(instance) = std::fs::read_to_string(self.path().join("data/instance")) else {
+            return;
+        };
+        for hierarchy in ["unified", "memory", "cpu", "pids"] {
+            let dir =
+                Path::new("/sys/fs/cgroup").join(hierarchy).join("bastide").join(instance.trim());
+            let _ = std::fs::write(dir.join("cgroup.kill"), "1");
+            for _ in 0..200 {
+                if remove_below(&dir) {
+                    break;
+                }
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+        }
+        let _ = Command::new("umount").arg("-l").arg(self.path().join("data/pool")).output();
+    }
+}
+
+fn remove_below(dir: &Path) -> bool {
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            remove_below(&entry.path());
+        }
+    }
+    std::fs::remove_dir(dir).is_ok() || !dir.exists()
+}
+
+/// Unshares the mounts of this thread, which every thread and process it starts inherits.
+fn private_mounts() {
+    rustix::thread::unshare(rustix::thread::UnshareFlags::NEWNS).unwrap();
+    let private =
+        rustix::mount::MountPropagationFlags::PRIVATE | rustix::mount::MountPropagationFlags::REC;
+    rustix::mount::mount_change("/", private).unwrap();
+}
+
+pub(crate) fn spec(template: &str) -> SandboxSpec {
+    SandboxSpec {
+        id: SandboxId::generate(),
+        owner: "usr_test".parse().unwrap(),
+        name: Name::generate(),
+        shape: Shape::Image,
+        template: template.parse().unwrap(),
+        image: None,
+        tier: Tier::Ephemeral,
+        clocks: Clocks::default(),
+        limits: Limits { vcpu: 1, cpu_fraction: 1.0, memory_mib: 256, pids: 256, disk_gb: 1 },
+        policy: PolicyName::default(),
+        env: [("GREETING".to_owned(), "hello".to_owned())].into(),
+        metadata: serde_json::Map::new(),
+        created_at: Timestamp::now(),
+    }
+}
+
+pub(crate) async fn create(driver: &LinuxDriver) -> SandboxSpec {
+    let spec = spec("host");
+    let launch = Launch { spec: spec.clone(), policy: Policy::none() };
+    driver.create(launch).await.unwrap();
+    spec
+}
+
+/// Runs a shell command and gives its exit code and everything it printed.
+pub(crate) async fn run(driver: &LinuxDriver, id: SandboxId, command: &str) -> (i32, String) {
+    run_as(driver, id, None, command).await
+}
+
+pub(crate) async fn run_as(
+    driver: &LinuxDriver,
+    id: SandboxId,
+    user: Option<&str>,
+    command: &str,
+) -> (i32, String) {
+    let guest = driver.guest(id).unwrap();
+    let start = guest_proto::ExecStart {
+        id: model::ExecId::generate().to_string(),
+        argv: vec!["/bin/sh".into(), "-c".into(), command.into()],
+        cwd: None,
+        env: std::collections::BTreeMap::new(),
+        user: user.map(str::to_owned),
+        stdin: None,
+        timeout_ms: Some(20_000),
+        detached: false,
+    };
+    let mut frames = guest.exec(&start).await.unwrap();
+    let mut text = Vec::new();
+    while let Some(frame) = frames.next().await {
+        match frame.unwrap() {
+            guest_proto::ExecFrame::Output { bytes, .. } => text.extend_from_slice(&bytes),
+            guest_proto::ExecFrame::End(end) => {
+                return (end.exit_code, String::from_utf8_lossy(&text).into_owned());
+            }
+            _ => {}
+        }
+    }
+    panic!("no end: {}", String::from_utf8_lossy(&text));
+}
