@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use async_trait::async_trait;
 use guest_proto::Guest;
 use jiff::Timestamp;
-use model::{EndReason, Limits, Phase, Policy, Result, SandboxId, SandboxSpec, TemplateName};
+use model::{EndReason, Limits, Phase, Policy, Result, SandboxId, SandboxSpec, TemplateName, Tier};
 use tokio::sync::mpsc;
 
 /// What differs between drivers, so that callers branch on this and not on names.
@@ -110,6 +110,13 @@ pub trait Driver: Send + Sync + 'static {
     /// Whether this pool can be asked at all. Cheap: every list asks it.
     async fn ready(&self) -> Result<()> {
         Ok(())
+    }
+
+    /// Reserves a sandbox that waits in the warm pool; a `create` with its id is then a claim. One
+    /// that is not claimed soon is destroyed. `None`: there is none, make an id of your own.
+    fn take_warm(&self, template: &TemplateName, tier: Tier) -> Option<SandboxId> {
+        let _ = (template, tier);
+        None
     }
 
     /// Makes the sandbox and starts it; answers when its guest does. `Conflict` when the id exists.
