@@ -1,0 +1,91 @@
+//! One cgroup per command, made under the guest's own (version 2, handed in as a directory), so that
+//! ending a command ends everything that it started, whatever sessions that went into.
+//!
+//! Making and removing a cgroup costs more than starting a small program, so cgroups that have run
+//! empty are used again.
+
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::fs::{AtFlags, Mode, OFlags, mkdirat, openat, unlinkat};
+
+/// Empty cgroups that are kept.
+const SPARE_MAX: usize = 4;
+
+/// Where the cgroups of commands are made.
+#[derive(Debug)]
+pub(crate) struct Cgroups {
+    root: OwnedFd,
+    next: AtomicU64,
+    /// Those whose command has ended; most of them are empty.
+    left: Mutex<Vec<Cgroup>>,
+}
+
+/// The cgroup of one command.
+#[derive(Debug)]
+pub(crate) struct Cgroup {
+    name: String,
+    directory: OwnedFd,
+    procs: OwnedFd,
+}
+
+impl Cgroups {
+    pub(crate) fn new(root: OwnedFd) -> Arc<Self> {
+        Arc::new(Self { root, next: AtomicU64::new(1), left: Mutex::new(Vec::new()) })
+    }
+
+    /// An empty cgroup, used before or new.
+    pub(crate) fn take(&self) -> io::Result<Cgroup> {
+        {
+            let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(index) = left.iter().position(Cgroup::is_empty) {
+                return Ok(left.swap_remove(index));
+            }
+        }
+        let name = format!("x-{}", self.next.fetch_add(1, Ordering::Relaxed));
+        mkdirat(&self.root, &name, Mode::from_raw_mode(0o755))?;
+        let flags = OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let directory = openat(&self.root, &name, flags, Mode::empty())?;
+        let procs =
+            openat(&directory, "cgroup.procs", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(Cgroup { name, directory, procs })
+    }
+
+    /// Takes back the cgroup of a command that has ended, though what it started may still run.
+    pub(crate) fn give_back(&self, cgroup: Cgroup) {
+        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        left.push(cgroup);
+        let mut spare = 0;
+        left.retain(|cgroup| {
+            if !cgroup.is_empty() {
+                return true;
+            }
+            spare += 1;
+            spare <= SPARE_MAX || unlinkat(&self.root, &cgroup.name, AtFlags::REMOVEDIR).is_err()
+        });
+    }
+}
+
+impl Cgroup {
+    pub(crate) fn procs(&self) -> BorrowedFd<'_> {
+        self.procs.as_fd()
+    }
+
+    /// Ends everything in it.
+    pub(crate) fn kill(&self) -> io::Result<()> {
+        let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+        let kill = openat(&self.directory, "cgroup.kill", flags, Mode::empty())?;
+        rustix::io::write(&kill, b"1")?;
+        Ok(())
+    }
+
+    fn is_empty(&self) -> bool {
+        let mut events = [0; 128];
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let read = openat(&self.directory, "cgroup.events", flags, Mode::empty())
+            .and_then(|file| rustix::io::read(&file, &mut events));
+        read.is_ok_and(|len| events[..len].starts_with(b"populated 0"))
+    }
+}
