@@ -106,7 +106,7 @@ impl Commands {
 
 async fn run(mut child: Child, start: ExecStart, known: Arc<Known>) {
     let began = Instant::now();
-    let group = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
+    let group = Group(child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)));
     let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let feed = async {
         if let (Some(mut pipe), Some(bytes)) = (stdin, start.stdin) {
@@ -127,15 +127,24 @@ async fn run(mut child: Child, start: ExecStart, known: Arc<Known>) {
         () = tokio::time::sleep(timeout) => None,
     };
     let timed_out = outcome.is_none() && !known.killed.is_cancelled();
-    if let Some(group) = group {
-        // Also what the command left behind; fails when nothing is left.
-        let _ = kill_process_group(group, Signal::KILL);
-    }
+    drop(group);
     let status = match outcome {
         Some(status) => status.ok(),
         None => child.wait().await.ok(),
     };
     known.end(status, timed_out, began.elapsed());
+}
+
+/// A process group that goes with this, also with what its command left behind.
+struct Group(Option<Pid>);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(group) = self.0 {
+            // Fails when nothing is left.
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+    }
 }
 
 async fn copy(pipe: Option<impl AsyncRead + Unpin>, stream: OutputStream, known: &Known) {

@@ -283,5 +283,8 @@ fn not_found(error: std::io::Error) -> Refusal {
 }
 
 fn refused_write(error: &std::io::Error) -> Refusal {
+    if error.kind() == std::io::ErrorKind::StorageFull {
+        return Refusal(StatusCode::INSUFFICIENT_STORAGE, "the disk is full".into());
+    }
     Refusal(StatusCode::BAD_REQUEST, format!("cannot be written: {error}"))
 }

@@ -216,7 +216,7 @@ impl Host {
     }
 
     pub(super) fn usage(&self, id: SandboxId) -> Option<Usage> {
-        let runs = self.kept(|kept| Some(kept.sandboxes.get(&id)?.compute.is_some()))?;
+        let runs = self.slot(id, |slot| slot.compute.is_some()).ok()?;
         let cpu_usec = self.cpu_usec.load(Ordering::Relaxed);
         Some(if runs { Usage { cpu_usec, ..Usage::default() } } else { Usage::default() })
     }
@@ -271,8 +271,11 @@ impl Host {
     }
 
     fn slot<T>(&self, id: SandboxId, change: impl FnOnce(&mut Slot) -> T) -> Result<T> {
-        self.kept(|kept| kept.sandboxes.get_mut(&id).map(change))
-            .ok_or_else(|| Error::no_sandbox(id))
+        self.kept(|kept| {
+            let live = kept.sandboxes.get_mut(&id).filter(|slot| slot.tombstone.is_none());
+            live.map(change)
+        })
+        .ok_or_else(|| Error::no_sandbox(id))
     }
 
     fn kept<T>(&self, change: impl FnOnce(&mut Kept) -> T) -> T {
