@@ -70,6 +70,8 @@ struct Keeper {
 }
 
 fn run(dir: &Path) -> anyhow::Result<()> {
+    // Nothing of whoever started us may live on in guests.
+    sys::close_from(3).context("close inherited descriptors")?;
     let _lock = lock(dir)?;
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
         .context("become subreaper")?;

@@ -195,6 +195,21 @@ pub(crate) fn dup_to(fd: BorrowedFd<'_>, target: libc::c_int) -> io::Result<()> 
     done(libc::c_long::from(result))
 }
 
+/// Closes every descriptor from `first` on.
+pub(crate) fn close_from(first: libc::c_uint) -> io::Result<()> {
+    // SAFETY: called at the start of a program, when no value owns a descriptor yet.
+    let result = unsafe { libc::close_range(first, libc::c_uint::MAX, 0) };
+    done(libc::c_long::from(result))
+}
+
+/// Closes every descriptor from `first` on at the next exec.
+pub(crate) fn close_from_at_exec(first: libc::c_uint) -> io::Result<()> {
+    let flags = libc::c_int::try_from(libc::CLOSE_RANGE_CLOEXEC).unwrap_or_default();
+    // SAFETY: only sets a flag on descriptors.
+    let result = unsafe { libc::close_range(first, libc::c_uint::MAX, flags) };
+    done(libc::c_long::from(result))
+}
+
 /// A descriptor that tells the runtime when it can be read.
 pub(crate) fn readable(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: an `OwnedFd` is open for as long as it lives and its number does not change.

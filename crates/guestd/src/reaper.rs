@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rustix::process::{Pid, WaitOptions, WaitStatus, waitpid};
+use rustix::process::{Pid, WaitOptions, WaitStatus, wait, waitpid};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
@@ -50,7 +50,8 @@ impl Reaper {
     }
 
     fn reap_all(&self) {
-        while let Ok(Some((pid, status))) = waitpid(None, WaitOptions::NOHANG) {
+        // Any child: `waitpid(None)` would mean our own process group, which every child has left.
+        while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
             self.tell(pid.as_raw_nonzero().get(), status);
         }
     }

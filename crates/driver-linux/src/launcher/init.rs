@@ -216,7 +216,8 @@ fn place_descriptors(listener: &OwnedFd, cgroup: &OwnedFd) -> anyhow::Result<()>
         sys::dup_to(null.as_fd(), standard).context("standard descriptors")?;
     }
     sys::dup_to(listener.as_fd(), LISTEN_FD).context("place the listener")?;
-    sys::dup_to(cgroup.as_fd(), CGROUP_FD).context("place the cgroup")
+    sys::dup_to(cgroup.as_fd(), CGROUP_FD).context("place the cgroup")?;
+    sys::close_from_at_exec(5).context("close the rest")
 }
 
 fn exec(plan: &LaunchPlan, guest: &OwnedFd) -> std::io::Error {
