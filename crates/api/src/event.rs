@@ -34,9 +34,9 @@ pub struct StreamedEvent {
 }
 
 impl StreamedEvent {
-    pub fn new(id: impl ToString, event: Event) -> Self {
+    pub fn new(id: String, event: Event) -> Self {
         Self {
-            id: id.to_string(),
+            id,
             kind: event.kind,
             sandbox_id: event.sandbox.to_string(),
             reason: event.reason,

@@ -38,8 +38,8 @@ fn refusal(parent: &str, path: &str, error: &serde_json::Error) -> Error {
     };
     let text = error.to_string();
     // Serde names a missing field, and a repeated one, in its message only.
-    let in_message = quoted_after(&text, "missing field `")
-        .or_else(|| quoted_after(&text, "duplicate field `"));
+    let in_message =
+        quoted_after(&text, "missing field `").or_else(|| quoted_after(&text, "duplicate field `"));
     if let Some(name) = in_message {
         field = if field == "body" { name.to_owned() } else { format!("{field}.{name}") };
     }

@@ -70,8 +70,10 @@ pub enum Code {
     WorkspaceNotAvailable,
     /// `image` is an OCI reference, and pulling one comes in a later version.
     ImagePullNotAvailable,
-    /// There is no such template, or it is not built; `detail` has the command that builds it.
-    TemplateNotAvailable,
+    /// There is no template of that name.
+    UnknownTemplate,
+    /// The template is not built here; `detail` has the command that builds it.
+    TemplateNotBuilt,
     /// `stream=stdout` and `stream=all` are reserved.
     LogStreamNotAvailable,
     /// A part that is needed does not answer; the same request may work later.
@@ -87,9 +89,8 @@ impl Code {
             "agent_not_available" => Self::AgentNotAvailable,
             "workspace_not_available" => Self::WorkspaceNotAvailable,
             "image_pull_not_available" => Self::ImagePullNotAvailable,
-            "template_not_available" | "template_not_built" | "unknown_template" => {
-                Self::TemplateNotAvailable
-            }
+            "unknown_template" => Self::UnknownTemplate,
+            "template_not_built" => Self::TemplateNotBuilt,
             "log_stream_not_available" => Self::LogStreamNotAvailable,
             _ => Self::NotImplemented,
         }

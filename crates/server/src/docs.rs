@@ -1,4 +1,4 @@
-//! `/docs`: the OpenAPI document as one page to read. Nothing is loaded from anywhere, nothing runs:
+//! `/docs`: the `OpenAPI` document as one page to read. Nothing is loaded from anywhere, nothing runs:
 //! the page's policy allows its own style sheet by hash, and that is all.
 
 use std::fmt::Write;

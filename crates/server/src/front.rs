@@ -71,7 +71,7 @@ fn request_id(headers: &HeaderMap) -> HeaderValue {
     if let Some(sent) = headers.get(&REQUEST_ID) {
         let bytes = sent.as_bytes();
         let fits = !bytes.is_empty() && bytes.len() <= REQUEST_ID_BYTES_MAX;
-        if fits && bytes.iter().all(|c| good(c)) {
+        if fits && bytes.iter().all(good) {
             return sent.clone();
         }
     }

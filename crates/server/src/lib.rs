@@ -1,6 +1,6 @@
 //! The front door: HTTP in front of the engine.
 //!
-//! Settings, authentication, routes, the OpenAPI document that follows from them, metrics, logs and
+//! Settings, authentication, routes, the `OpenAPI` document that follows from them, metrics, logs and
 //! the graceful end. Only this crate knows HTTP status codes; it decides nothing about sandboxes.
 
 mod app;

@@ -1,4 +1,4 @@
-//! The route table, and the OpenAPI 3.1 document that is made from the same handlers.
+//! The route table, and the `OpenAPI` 3.1 document that is made from the same handlers.
 
 use anyhow::Result;
 use api::exec::{ExecExit, ExecGap, ExecLost, ExecOutput, ExecStarted};

@@ -1,4 +1,4 @@
-//! The handlers, one file a resource; each is its own row of the OpenAPI document.
+//! The handlers, one file a resource; each is its own row of the `OpenAPI` document.
 
 pub(crate) mod events;
 pub(crate) mod exec;

@@ -11,7 +11,7 @@ fn base() -> Value {
 }
 
 #[track_caller]
-fn check(changes: Value) -> Result<Option<Feature>, Error> {
+fn check(changes: &Value) -> Result<Option<Feature>, Error> {
     let mut body = base();
     for (key, value) in changes.as_object().unwrap() {
         body[key] = value.clone();
@@ -21,8 +21,8 @@ fn check(changes: Value) -> Result<Option<Feature>, Error> {
 }
 
 #[track_caller]
-fn refused(changes: Value, field: &str) {
-    match check(changes.clone()).unwrap_err() {
+fn refused(changes: &Value, field: &str) {
+    match check(changes).unwrap_err() {
         Error::Invalid { field: named, detail } => assert_eq!(named, field, "{changes} {detail}"),
         other => panic!("{changes}: {other:?}"),
     }
@@ -51,7 +51,7 @@ fn a_valid_agent_is_only_too_early() {
                 "persistence_auth_header": "Bearer sk_1" }),
         json!({ "workspace_enabled": true, "app_id": "my-app", "capset_id": "default" }),
     ] {
-        assert_eq!(check(changes.clone()).unwrap(), Some(Feature::Agent), "{changes}");
+        assert_eq!(check(&changes).unwrap(), Some(Feature::Agent), "{changes}");
     }
 }
 
@@ -70,29 +70,29 @@ fn app(agents: usize) -> Value {
 #[test]
 fn an_unknown_agent_is_not_implemented() {
     for changes in [json!({ "agent": "gemini" }), json!({ "agent": "" })] {
-        let error = check(changes.clone()).unwrap_err();
+        let error = check(&changes).unwrap_err();
         assert!(matches!(error, Error::NotImplemented { .. }), "{changes}: {error:?}");
     }
 }
 
 #[test]
 fn the_key_comes_with_the_agent_and_only_with_it() {
-    refused(json!({ "llm_key": null }), "llm_key");
-    refused(json!({ "llm_key": "" }), "llm_key");
-    refused(json!({ "llm_key": "a\nb" }), "llm_key");
-    refused(json!({ "agent": null }), "llm_key");
-    refused(json!({ "agent": null, "llm_key": null, "task": "x" }), "task");
-    refused(json!({ "agent": null, "llm_key": null, "model": "gpt-5" }), "model");
+    refused(&json!({ "llm_key": null }), "llm_key");
+    refused(&json!({ "llm_key": "" }), "llm_key");
+    refused(&json!({ "llm_key": "a\nb" }), "llm_key");
+    refused(&json!({ "agent": null }), "llm_key");
+    refused(&json!({ "agent": null, "llm_key": null, "task": "x" }), "task");
+    refused(&json!({ "agent": null, "llm_key": null, "model": "gpt-5" }), "model");
 }
 
 #[test]
 fn models_fit_their_agent() {
-    refused(json!({ "agent": "claude-code", "model": "gpt-5" }), "model");
-    refused(json!({ "agent": "claude", "model": "gpt-5" }), "model");
-    refused(json!({ "agent": "codex", "model": "claude-3" }), "model");
-    refused(json!({ "agent": "deictic" }), "model");
-    refused(json!({ "agent": "deictic", "model": "" }), "model");
-    refused(json!({ "model": "claude 3" }), "model");
+    refused(&json!({ "agent": "claude-code", "model": "gpt-5" }), "model");
+    refused(&json!({ "agent": "claude", "model": "gpt-5" }), "model");
+    refused(&json!({ "agent": "codex", "model": "claude-3" }), "model");
+    refused(&json!({ "agent": "deictic" }), "model");
+    refused(&json!({ "agent": "deictic", "model": "" }), "model");
+    refused(&json!({ "model": "claude 3" }), "model");
 }
 
 #[test]
@@ -107,54 +107,54 @@ fn the_command_stays_in_the_users_directories() {
         "/workspace/a/..",
         "",
     ] {
-        refused(json!({ "agent_cmd": bad }), "agent_cmd");
+        refused(&json!({ "agent_cmd": bad }), "agent_cmd");
     }
-    refused(json!({ "agent_cmd": format!("/workspace/{}", "a".repeat(502)) }), "agent_cmd");
+    refused(&json!({ "agent_cmd": format!("/workspace/{}", "a".repeat(502)) }), "agent_cmd");
 }
 
 #[test]
 fn reserved_names_are_refused_in_the_agents_environment() {
-    refused(json!({ "agent_env": { "LLM_KEY": "x" } }), "agent_env.LLM_KEY");
+    refused(&json!({ "agent_env": { "LLM_KEY": "x" } }), "agent_env.LLM_KEY");
 }
 
 #[test]
 fn app_json_is_nested() {
-    refused(json!({ "app_json": { "name": "a", "tools": ["x"] } }), "app_json.tools");
-    refused(json!({ "app_json": { "system_prompt": "x" } }), "app_json.system_prompt");
-    refused(json!({ "app_json": "x" }), "app_json");
-    refused(json!({ "app_json": { "name": "a" } }), "app_json.capability_sets");
+    refused(&json!({ "app_json": { "name": "a", "tools": ["x"] } }), "app_json.tools");
+    refused(&json!({ "app_json": { "system_prompt": "x" } }), "app_json.system_prompt");
+    refused(&json!({ "app_json": "x" }), "app_json");
+    refused(&json!({ "app_json": { "name": "a" } }), "app_json.capability_sets");
     refused(
-        json!({ "app_json": { "name": "a", "capability_sets": [] } }),
+        &json!({ "app_json": { "name": "a", "capability_sets": [] } }),
         "app_json.capability_sets",
     );
     let mut odd = app(1);
     odd["capability_sets"][0]["agents"][0]["prompt"] = json!("x");
-    refused(json!({ "app_json": odd }), "app_json.capability_sets[0].agents[0].prompt");
+    refused(&json!({ "app_json": odd }), "app_json.capability_sets[0].agents[0].prompt");
     let mut odd = app(1);
     odd["capability_sets"][0]["agents"] = json!([]);
-    refused(json!({ "app_json": odd }), "app_json.capability_sets[0].agents");
+    refused(&json!({ "app_json": odd }), "app_json.capability_sets[0].agents");
 }
 
 #[test]
 fn many_agents_need_wire_version_2() {
-    let error = check(json!({ "wire_version": 1, "app_json": app(2) })).unwrap_err();
+    let error = check(&json!({ "wire_version": 1, "app_json": app(2) })).unwrap_err();
     assert_eq!(error.to_string(), "wire_version: multi-agent requires wire_version=2");
-    refused(json!({ "wire_version": 3 }), "wire_version");
-    refused(json!({ "wire_version": 0 }), "wire_version");
-    refused(json!({ "wire_version": "2" }), "wire_version");
+    refused(&json!({ "wire_version": 3 }), "wire_version");
+    refused(&json!({ "wire_version": 0 }), "wire_version");
+    refused(&json!({ "wire_version": "2" }), "wire_version");
 }
 
 #[test]
 fn a_stored_workspace_needs_its_names() {
-    refused(json!({ "workspace_enabled": true }), "app_id");
-    refused(json!({ "workspace_enabled": true, "app_id": "a" }), "capset_id");
-    refused(json!({ "workspace_enabled": true, "capset_id": "a" }), "app_id");
-    refused(json!({ "app_id": "a/b" }), "app_id");
+    refused(&json!({ "workspace_enabled": true }), "app_id");
+    refused(&json!({ "workspace_enabled": true, "app_id": "a" }), "capset_id");
+    refused(&json!({ "workspace_enabled": true, "capset_id": "a" }), "app_id");
+    refused(&json!({ "app_id": "a/b" }), "app_id");
     let plain = json!({
         "agent": null, "llm_key": null,
         "workspace_enabled": true, "app_id": "a", "capset_id": "b"
     });
-    assert_eq!(check(plain).unwrap(), Some(Feature::Workspace));
+    assert_eq!(check(&plain).unwrap(), Some(Feature::Workspace));
 }
 
 #[test]
@@ -184,11 +184,11 @@ fn the_persistence_url_is_public_https() {
         "https://[::ffff:127.0.0.1]/",
         "https://[fd00:ec2::254]/",
     ] {
-        refused(json!({ "persistence_url": bad }), "persistence_url");
+        refused(&json!({ "persistence_url": bad }), "persistence_url");
     }
-    refused(json!({ "persistence_auth_header": "Bearer x" }), "persistence_url");
+    refused(&json!({ "persistence_auth_header": "Bearer x" }), "persistence_url");
     refused(
-        json!({ "persistence_url": "https://1.1.1.1/", "persistence_auth_header": "a\r\nb: c" }),
+        &json!({ "persistence_url": "https://1.1.1.1/", "persistence_auth_header": "a\r\nb: c" }),
         "persistence_auth_header",
     );
 }

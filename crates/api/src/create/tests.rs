@@ -11,8 +11,8 @@ fn check(body: &Value) -> Result<Checked, Error> {
 }
 
 #[track_caller]
-fn refused(body: Value, field: &str) {
-    match check(&body).unwrap_err() {
+fn refused(body: &Value, field: &str) {
+    match check(body).unwrap_err() {
         Error::Invalid { field: named, detail } => assert_eq!(named, field, "{body} {detail}"),
         other => panic!("{body}: {other:?}"),
     }
@@ -48,12 +48,12 @@ fn nothing_is_filled_in_before_its_time() {
 
 #[test]
 fn exactly_one_source() {
-    refused(json!({}), "template");
-    refused(json!({ "template": "standard", "image": "standard" }), "template");
-    refused(json!({ "template": "" }), "template");
-    refused(json!({ "image": "a b" }), "image");
-    refused(json!({ "template": 7 }), "template");
-    refused(json!({ "template": null }), "template");
+    refused(&json!({}), "template");
+    refused(&json!({ "template": "standard", "image": "standard" }), "template");
+    refused(&json!({ "template": "" }), "template");
+    refused(&json!({ "image": "a b" }), "image");
+    refused(&json!({ "template": 7 }), "template");
+    refused(&json!({ "template": null }), "template");
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn wrong_values_are_named() {
     ] {
         let key = field.split('.').next().unwrap();
         let value = if field == "metadata.user_id" { json!({ "user_id": "x" }) } else { value };
-        refused(json!({ "template": "standard", (key): value }), field);
+        refused(&json!({ "template": "standard", (key): value }), field);
     }
 }
 
@@ -110,7 +110,7 @@ fn every_reserved_name_is_refused_in_both_environments() {
     ] {
         for field in ["env", "env_vars"] {
             let body = json!({ "template": "standard", (field): { (name): "x" } });
-            refused(body, &format!("{field}.{name}"));
+            refused(&body, &format!("{field}.{name}"));
         }
     }
 }
@@ -118,14 +118,14 @@ fn every_reserved_name_is_refused_in_both_environments() {
 #[test]
 fn one_variable_in_one_place() {
     refused(
-        json!({ "template": "standard", "env": { "A": "1" }, "env_vars": { "A": "1" } }),
+        &json!({ "template": "standard", "env": { "A": "1" }, "env_vars": { "A": "1" } }),
         "env_vars.A",
     );
     let both = json!({ "template": "standard", "env": { "A": "1" }, "env_vars": { "B": "2" } });
     assert_eq!(check(&both).unwrap().sandbox.env.len(), 2);
-    refused(json!({ "template": "standard", "env": { "A": 1 } }), "env.A");
-    refused(json!({ "template": "standard", "env": { "A": "\0" } }), "env.A");
-    refused(json!({ "template": "standard", "env": { "1A": "x" } }), "env.1A");
+    refused(&json!({ "template": "standard", "env": { "A": 1 } }), "env.A");
+    refused(&json!({ "template": "standard", "env": { "A": "\0" } }), "env.A");
+    refused(&json!({ "template": "standard", "env": { "1A": "x" } }), "env.1A");
 }
 
 #[test]

@@ -58,7 +58,7 @@ fn shown(told: Told) -> Event {
         Told::Lost => sse::event("lost", &serde_json::json!({})),
         Told::Event(stored) => {
             let id = stored.id.0.to_string();
-            let event = StreamedEvent::new(&id, stored.event);
+            let event = StreamedEvent::new(id.clone(), stored.event);
             sse::event(&event.kind.name(), &event).id(id)
         }
     }

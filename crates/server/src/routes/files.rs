@@ -126,7 +126,8 @@ pub(crate) async fn import(
     request: Request,
 ) -> Result<Answer<Uploaded>, Refusal> {
     let (body, verdict) = upload(request, app.limits.archive_bytes, patience(&app))?;
-    let unpacked = app.engine.import(&caller, &sandbox, body).await;
+    // Large, so on the heap; an import is not a hot path.
+    let unpacked = Box::pin(app.engine.import(&caller, &sandbox, body)).await;
     unpacked.map_err(|error| verdict.or(error))?;
     Ok(Answer(Uploaded::done()))
 }

@@ -1,0 +1,100 @@
+//! The agent's fields: wrong ones are 400, valid ones 501 until agents run.
+
+use serde_json::{Value, json};
+
+use crate::client::Answer;
+use crate::harness::TestServer;
+
+fn app(agents: usize) -> Value {
+    let agent = |i| json!({ "name": format!("a{i}"), "tools": ["read_file"] });
+    let agents: Vec<Value> = (0..agents).map(agent).collect();
+    json!({ "name": "My App", "capability_sets": [{ "name": "general", "agents": agents }] })
+}
+
+async fn post(server: &TestServer, changes: Value) -> Answer {
+    let mut body = json!({ "template": "standard", "agent": "claude-code", "llm_key": "sk-1" });
+    for (key, value) in changes.as_object().unwrap() {
+        body[key] = value.clone();
+    }
+    server.operator.post("/v1/sandboxes", &body).await
+}
+
+#[tokio::test]
+async fn valid_requests_are_only_too_early() {
+    let server = TestServer::start().await;
+    for changes in [
+        json!({}),
+        json!({ "agent": "claude", "model": "claude-sonnet-4-5", "task": "summarize README.md" }),
+        json!({ "agent": "codex", "model": "o3", "session_id": "abcd-1234" }),
+        json!({ "agent": "codex", "model": "gpt-5" }),
+        json!({ "agent": "deictic", "model": "anything-1" }),
+        json!({ "app_json": app(1), "wire_version": 1 }),
+        json!({ "app_json": app(3) }),
+        json!({ "agent_cmd": "/home/user/run.sh", "agent_env": { "A": "b" } }),
+        json!({ "persistence_url": "https://1.1.1.1/p", "persistence_auth_header": "ApiKey x" }),
+        json!({ "workspace_enabled": true, "app_id": "a", "capset_id": "b" }),
+        json!({ "template": null, "image": "standard" }),
+        json!({ "agent": "gemini" }),
+    ] {
+        post(&server, changes).await.problem(501, "agent_not_available");
+    }
+    let plain = json!({ "agent": null, "llm_key": null,
+        "workspace_enabled": true, "app_id": "a", "capset_id": "b" });
+    post(&server, plain).await.problem(501, "workspace_not_available");
+    assert_eq!(server.driver.count(), 0);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn wrong_requests_are_400() {
+    let server = TestServer::start().await;
+    for (changes, field) in [
+        (json!({ "llm_key": null }), "llm_key"),
+        (json!({ "agent": null }), "llm_key"),
+        (json!({ "agent": 7 }), "agent"),
+        (json!({ "model": "gpt-5" }), "model"),
+        (json!({ "agent": "codex", "model": "claude-1" }), "model"),
+        (json!({ "agent": "deictic" }), "model"),
+        (json!({ "agent_cmd": "/bin/sh" }), "agent_cmd"),
+        (json!({ "agent_cmd": "/workspace/../bin/sh" }), "agent_cmd"),
+        (json!({ "agent_cmd": format!("/workspace/{}", "a".repeat(512)) }), "agent_cmd"),
+        (json!({ "agent_env": { "WORKSPACE_MODE": "x" } }), "agent_env.WORKSPACE_MODE"),
+        (json!({ "app_json": { "name": "x", "tools": [] } }), "app_json.tools"),
+        (json!({ "app_json": { "name": "x", "system_prompt": "" } }), "app_json.system_prompt"),
+        (json!({ "app_json": { "name": "x" } }), "app_json.capability_sets"),
+        (json!({ "wire_version": 7 }), "wire_version"),
+        (json!({ "workspace_enabled": true, "app_id": "a" }), "capset_id"),
+        (json!({ "workspace_enabled": true, "capset_id": "a" }), "app_id"),
+        (json!({ "persistence_url": "http://example.com" }), "persistence_url"),
+        (json!({ "persistence_url": "https://127.0.0.1/" }), "persistence_url"),
+        (json!({ "persistence_url": "https://[fc00::1]/" }), "persistence_url"),
+        (json!({ "persistence_url": "https://169.254.169.254/" }), "persistence_url"),
+    ] {
+        post(&server, changes).await.refuses(field);
+    }
+    let many = post(&server, json!({ "wire_version": 1, "app_json": app(2) })).await;
+    assert!(many.refuses("wire_version").contains("multi-agent requires wire_version=2"));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_name_that_resolves_to_a_private_address_is_refused() {
+    let server = TestServer::start().await;
+    // Whatever this machine calls itself is not public; a name that cannot be is refused as well.
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    for name in [host.trim(), "ip6-localhost", "no-such-host.invalid"] {
+        let url = format!("https://{name}/persist");
+        post(&server, json!({ "persistence_url": url })).await.refuses("persistence_url");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_refusal_does_not_repeat_the_secret() {
+    let server = TestServer::start().await;
+    let answer = post(&server, json!({ "llm_key": "sk-very-secret", "wire_version": 9 })).await;
+    assert!(!String::from_utf8_lossy(&answer.bytes).contains("sk-very-secret"));
+    let wrong = post(&server, json!({ "llm_key": "sk-very-secret\n" })).await;
+    assert!(!wrong.refuses("llm_key").contains("sk-very-secret"));
+    server.stop().await;
+}

@@ -1,0 +1,198 @@
+//! What every request passes: unknown routes, wrong methods, limits, ids, metrics, the drain.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::client::{PATIENCE, pieces};
+use crate::harness::{Setup, TestServer};
+
+#[tokio::test]
+async fn unknown_routes_and_methods_are_problems() {
+    let server = TestServer::start().await;
+    let operator = &server.operator;
+    for path in ["/", "/v1", "/v1/sandboxes/", "/v1/nothing", "/v1/sandboxes/x/y", "/healthz/"] {
+        operator.get(path).await.problem(404, "not_found");
+    }
+    // Reserved for the agent catalogue.
+    operator.get("/v1/templates").await.problem(404, "not_found");
+    for (method, path, allowed) in [
+        ("PUT", "/v1/sandboxes", ["GET", "POST"].as_slice()),
+        ("POST", "/v1/sandboxes/x", &["GET", "PATCH", "DELETE"]),
+        ("GET", "/v1/sandboxes/x/exec", &["POST"]),
+        ("DELETE", "/healthz", &["GET"]),
+        ("BREW", "/v1/events", &["GET"]),
+    ] {
+        let request = operator.request(method, path).body(Body::empty()).unwrap();
+        let answer = operator.send(request).await;
+        answer.problem(405, "method_not_allowed");
+        let allow = answer.header("allow");
+        for method in allowed {
+            assert!(allow.contains(method), "{path}: {allow:?}");
+        }
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn health_needs_no_key() {
+    let server = TestServer::start().await;
+    let health = server.nobody().get("/healthz").await;
+    assert_eq!(health.json(200)["status"], "ok");
+    assert_eq!(health.header("x-content-type-options"), "nosniff");
+    assert_eq!(health.header("cache-control"), "no-store");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_request_has_an_id_of_its_own_or_the_clients() {
+    let server = TestServer::start().await;
+    let nobody = server.nobody();
+    let first = nobody.get("/healthz").await;
+    let second = nobody.get("/healthz").await;
+    assert!(first.header("x-request-id").starts_with("req-"));
+    assert_ne!(first.header("x-request-id"), second.header("x-request-id"));
+    for (sent, kept) in [("mine-1.a_B", true), ("a b", false), ("", false)] {
+        let request = nobody.request("GET", "/nothing").header("x-request-id", sent);
+        let answer = nobody.send(request.body(Body::empty()).unwrap()).await;
+        assert_eq!(answer.header("x-request-id") == sent, kept, "{sent:?}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn bodies_have_a_limit() {
+    let server = Setup::with("[limits]\njson_bytes = 1024\n").start().await;
+    let operator = &server.operator;
+    let long = json!({ "template": "standard", "name": "x".repeat(2000) });
+    operator.post("/v1/sandboxes", &long).await.problem(413, "body_too_large");
+    operator.upload("/v1/sandboxes", pieces(900, 3)).await.problem(413, "body_too_large");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_body_that_stops_coming_is_given_up() {
+    let server = Setup::with("[limits]\nbody_timeout_seconds = 1\n").start().await;
+    let key = server.operator.key.clone().unwrap();
+    let mut stream = TcpStream::connect(server.operator.address).await.unwrap();
+    let head = format!(
+        "POST /v1/sandboxes HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key}\r\n\
+         content-length: 100\r\n\r\n{{"
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    timeout(PATIENCE, stream.read_to_end(&mut answer)).await.unwrap().unwrap();
+    let answer = String::from_utf8(answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
+    assert!(answer.contains("request_timeout"), "{answer}");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_head_that_stops_coming_is_given_up() {
+    let server = Setup::with("[limits]\nheader_timeout_seconds = 1\n").start().await;
+    let mut stream = TcpStream::connect(server.operator.address).await.unwrap();
+    stream.write_all(b"GET /healthz HTTP/1.1\r\nho").await.unwrap();
+    let mut answer = Vec::new();
+    timeout(PATIENCE, stream.read_to_end(&mut answer)).await.unwrap().unwrap();
+    assert!(!answer.starts_with(b"HTTP/1.1 200"), "{answer:?}");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn connections_beyond_the_limit_wait() {
+    let server = Setup::with("[limits]\nconnections = 2\n").start().await;
+    let address = server.operator.address;
+    let first = TcpStream::connect(address).await.unwrap();
+    let second = TcpStream::connect(address).await.unwrap();
+    let mut third = TcpStream::connect(address).await.unwrap();
+    third.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    let mut answer = [0; 12];
+    let waited = timeout(Duration::from_millis(300), third.read_exact(&mut answer)).await;
+    assert!(waited.is_err(), "the third connection was served");
+    drop((first, second));
+    timeout(PATIENCE, third.read_exact(&mut answer)).await.unwrap().unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 200");
+    drop(third);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn metrics_count_by_route_and_state() {
+    let server = TestServer::start().await;
+    let sandbox = server.operator.sandbox().await;
+    server.operator.post(&format!("{sandbox}/exec"), &json!({ "command": "true" })).await.json(200);
+    server.operator.get("/v1/sandboxes/unknown").await.problem(404, "not_found");
+    let answer = server.nobody().get("/metrics").await;
+    assert_eq!(answer.status, 200);
+    let text = String::from_utf8(answer.bytes.to_vec()).unwrap();
+    for line in [
+        "bastide_sandboxes{state=\"running\"} 1",
+        "bastide_sandbox_creates_total 1",
+        "bastide_execs_total 1",
+        "bastide_http_requests_total{method=\"POST\",route=\"/v1/sandboxes\",status=\"201\"} 1",
+        "bastide_http_requests_total{method=\"GET\",route=\"/v1/sandboxes/{id}\",status=\"404\"} 1",
+        "# TYPE bastide_http_request_duration_seconds histogram",
+    ] {
+        assert!(text.contains(line), "{line}\n{text}");
+    }
+    assert!(!text.contains("unknown\""), "an id became a label");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn metrics_can_be_for_the_operator_or_for_nobody() {
+    let server = Setup::with("metrics = 'operator'").start().await;
+    server.nobody().get("/metrics").await.problem(401, "unauthorized");
+    server.tenant("ann").await.get("/metrics").await.problem(403, "forbidden");
+    assert_eq!(server.operator.get("/metrics").await.status, 200);
+    server.stop().await;
+    let server = Setup::with("metrics = 'off'").start().await;
+    server.operator.get("/metrics").await.problem(404, "not_found");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_drain_lets_requests_finish_and_ends_streams() {
+    let server = TestServer::start().await;
+    let operator = server.operator.clone();
+    let sandbox = operator.sandbox().await;
+    let events = operator.open(operator.request("GET", "/v1/events").body(Body::empty()).unwrap());
+    let events = events.await;
+    let slow = json!({ "command": "sleep 0.7; echo done" });
+    let path = format!("{sandbox}/exec");
+    let exec = operator.post(&path, &slow);
+    let begun = async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        server.shutdown.cancel();
+    };
+    let (answer, ()) = tokio::join!(exec, begun);
+    assert_eq!(answer.json(200)["stdout"], "done\n");
+    events.whole().await;
+    let address = operator.address;
+    server.stop().await;
+    assert!(TcpStream::connect(address).await.is_err(), "it still listens");
+}
+
+#[tokio::test]
+async fn the_drain_time_ends_what_does_not_end_itself() {
+    let server = Setup::with("drain_seconds = 1").start().await;
+    let operator = server.operator.clone();
+    let sandbox = operator.sandbox().await;
+    let path = format!("{sandbox}/exec");
+    let request = operator.request("POST", &path);
+    let request = request.body(Body::from(r#"{"command": "sleep 60"}"#)).unwrap();
+    let began = async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        timeout(PATIENCE, server.stop()).await.unwrap();
+    };
+    let exec = TcpStream::connect(operator.address).await.unwrap();
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(hyper_util::rt::TokioIo::new(exec)).await.unwrap();
+    let (answer, _, ()) = tokio::join!(sender.send_request(request), connection, began);
+    assert!(answer.is_err(), "a command of a minute ended in a second");
+}

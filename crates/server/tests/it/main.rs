@@ -1,0 +1,23 @@
+//! The contract, row by row, against a running server: real TCP on a free port, the engine on the
+//! in-memory driver, a real database in a directory of its own.
+
+mod agents;
+mod auth;
+mod client;
+mod commands;
+mod create;
+mod deadlines;
+mod events;
+mod files;
+mod front;
+mod harness;
+mod idempotency;
+mod keys;
+mod lifecycle;
+mod logs;
+mod openapi;
+mod pools;
+mod quotas;
+mod tenancy;
+mod tls;
+mod tunnel;
