@@ -9,7 +9,8 @@ use std::{env, fs};
 
 fn main() {
     let crates = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("set by cargo")).join("..");
-    for watched in ["guestd/src", "guestd/Cargo.toml", "guest-proto/src", "guest-proto/Cargo.toml"] {
+    for watched in ["guestd/src", "guestd/Cargo.toml", "guest-proto/src", "guest-proto/Cargo.toml"]
+    {
         println!("cargo::rerun-if-changed={}", crates.join(watched).display());
     }
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("set by cargo"));

@@ -225,10 +225,14 @@ impl Inner {
     }
 
     fn stored(&self, id: SandboxId) -> Result<Stored> {
-        let live = self.live();
-        let entry = live.get(&id).filter(|entry| entry.tombstone.is_none());
-        entry.map(|entry| entry.stored.clone()).ok_or_else(|| Error::no_sandbox(id))
+        existing(&self.live(), id).map(|entry| entry.stored.clone())
     }
+}
+
+/// The entry of a sandbox that is more than a tombstone.
+fn existing(live: &HashMap<SandboxId, Entry>, id: SandboxId) -> Result<&Entry> {
+    let entry = live.get(&id).filter(|entry| entry.tombstone.is_none());
+    entry.ok_or_else(|| Error::no_sandbox(id))
 }
 
 impl Entry {
@@ -314,8 +318,7 @@ impl Driver for LinuxDriver {
 
     fn guest(&self, id: SandboxId) -> Result<Guest> {
         let live = self.inner.live();
-        let entry = live.get(&id).ok_or_else(|| Error::no_sandbox(id))?;
-        let running = entry.running.as_ref();
+        let running = existing(&live, id)?.running.as_ref();
         let not_running = || Error::wrong_state(format!("sandbox {id} does not run"));
         running.map(|running| running.guest.clone()).ok_or_else(not_running)
     }
@@ -323,8 +326,7 @@ impl Driver for LinuxDriver {
     async fn usage(&self, id: SandboxId) -> Result<Usage> {
         let (unified, legacy) = {
             let live = self.inner.live();
-            let entry = live.get(&id).ok_or_else(|| Error::no_sandbox(id))?;
-            let Some(running) = &entry.running else { return Ok(Usage::default()) };
+            let Some(running) = &existing(&live, id)?.running else { return Ok(Usage::default()) };
             (running.record.unified.clone(), running.record.legacy.clone())
         };
         let disk_bytes = self.inner.pool.used_bytes(Disk::Workspace, &id.bare());

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::layout::{self, HOSTNAME, Layout};
 use super::stored::Stored;
-use super::{Entry, Inner, LinuxDriver, bare};
+use super::{Entry, Inner, LinuxDriver, bare, existing};
 use crate::cgroup;
 use crate::egress::Sockets;
 use crate::egress::{Access, EgressHandle};
@@ -231,9 +231,7 @@ impl LinuxDriver {
     pub(super) async fn set_frozen(&self, id: SandboxId, on: bool) -> Result<()> {
         let unified = {
             let live = self.inner.live();
-            let entry = live.get(&id).filter(|entry| entry.tombstone.is_none());
-            let entry = entry.ok_or_else(|| Error::no_sandbox(id))?;
-            let running = entry.running.as_ref();
+            let running = existing(&live, id)?.running.as_ref();
             let running =
                 running.ok_or_else(|| Error::wrong_state(format!("sandbox {id} does not run")))?;
             running.record.unified.clone()

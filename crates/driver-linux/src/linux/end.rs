@@ -132,7 +132,14 @@ impl LinuxDriver {
         }
         let inner = Arc::clone(&self.inner);
         let buried = tokio::task::spawn_blocking(move || inner.bury(id, reason));
-        let tombstone = buried.await.context("remove")??;
+        let tombstone = match buried.await.context("remove")? {
+            Ok(tombstone) => tombstone,
+            // Somebody else's removal was faster.
+            Err(error) => match Error::from(error) {
+                Error::NotFound { .. } => return Ok(()),
+                error => return Err(error),
+            },
+        };
         {
             let mut live = self.inner.live();
             if let Some(entry) = live.get_mut(&id) {

@@ -42,11 +42,6 @@ impl Host {
         config
     }
 
-    /// The pids of this host's keeper and guests, by what they have open or are.
-    pub(crate) fn instance(&self) -> String {
-        std::fs::read_to_string(self.path().join("data/instance")).unwrap().trim().to_owned()
-    }
-
     pub(crate) fn keeper_pid(&self) -> Option<i32> {
         let dir = self.path().join("data");
         let output = Command::new("pgrep")
@@ -95,10 +90,23 @@ fn remove_below(dir: &Path) -> bool {
 
 /// Unshares the mounts of this thread, which every thread and process it starts inherits.
 fn private_mounts() {
-    rustix::thread::unshare(rustix::thread::UnshareFlags::NEWNS).unwrap();
+    #[expect(unsafe_code, reason = "unsharing needs a promise about who else uses what is shared")]
+    // SAFETY: only mounts are unshared; no descriptor changes hands.
+    unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS) }.unwrap();
     let private =
         rustix::mount::MountPropagationFlags::PRIVATE | rustix::mount::MountPropagationFlags::REC;
     rustix::mount::mount_change("/", private).unwrap();
+}
+
+/// What the driver noted of a running sandbox.
+pub(crate) fn run_record(data: &Path, id: SandboxId) -> serde_json::Value {
+    let path = data.join("sandboxes").join(id.bare()).join("run.json");
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+/// `kill -9`; whether there was such a process.
+pub(crate) fn kill(pid: i64) -> bool {
+    Command::new("kill").arg("-9").arg(pid.to_string()).status().unwrap().success()
 }
 
 pub(crate) fn spec(template: &str) -> SandboxSpec {

@@ -1,10 +1,29 @@
 //! Lives of sandboxes.
 
 mod needs_root {
-    use driver::Driver;
+    use std::sync::Arc;
+
+    use driver::{Driver, conformance};
     use model::EndReason;
 
-    use crate::host::{Host, create, run};
+    use crate::host::{self, Host, create, run};
+
+    #[tokio::test]
+    async fn it_keeps_every_promise_of_a_driver() {
+        let host = Host::new();
+        let driver = host.driver().await;
+        let data = host.path().join("data");
+        let kill = move |id: model::SandboxId| {
+            assert!(host::kill(host::run_record(&data, id)["pid"].as_i64().unwrap()));
+        };
+        let options = conformance::Options {
+            template: "host".parse().unwrap(),
+            kill: Box::new(kill),
+            memory_limit: true,
+        };
+        conformance::check(Arc::new(driver.clone()), options).await;
+        driver.close().await;
+    }
 
     #[tokio::test]
     async fn a_command_runs_isolated() {
