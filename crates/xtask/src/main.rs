@@ -1,5 +1,6 @@
 //! The tools of this repository: `cargo xtask ci` is what has to pass before a change goes in.
 
+mod bench;
 mod ci;
 mod demo;
 mod say;
@@ -20,6 +21,13 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Bench(bench::BenchArgs),
+    /// The floor's own process; started by `bench`
+    #[command(hide = true)]
+    BenchFloor { rootfs: PathBuf, work: PathBuf },
+    /// Starts programs and times them; started by `bench`
+    #[command(hide = true)]
+    BenchRunner,
     /// Format, lints, tidy, tests and documentation: all of it, then a summary
     Ci,
     /// Everything once, from the template to the destroyed sandbox, with every result checked
@@ -34,6 +42,9 @@ enum Command {
 
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
+        Command::Bench(args) => bench::run(&root(), &args),
+        Command::BenchFloor { rootfs, work } => bench::serve_floor(&rootfs, &work),
+        Command::BenchRunner => bench::serve_runner(),
         Command::Ci => ci::run(&root()),
         Command::Demo { bastide } => {
             demo::run(&bastide.unwrap_or_else(|| root().join("target/release/bastide")))

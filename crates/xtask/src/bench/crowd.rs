@@ -1,0 +1,220 @@
+//! Many sandboxes of ours: a hundred at once, thousands one after the other, hundreds that idle, and
+//! all of them over a crash of the server.
+
+use std::fs;
+use std::sync::Barrier;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+
+use super::clock::{Stopwatch, pause};
+use super::ours::{Server, create, exec, remove};
+use super::report::{Finding, Report};
+use super::samples::{Samples, ms};
+
+const TEMPLATE: &str = "host";
+
+/// `count` clients that all create at the same moment.
+pub(super) fn burst(server: &Server, count: usize, report: &mut Report) -> anyhow::Result<()> {
+    let start = Barrier::new(count + 1);
+    let results: Vec<anyhow::Result<(String, Duration)>> = std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..count)
+            .map(|_| {
+                scope.spawn(|| {
+                    let client = server.client();
+                    start.wait();
+                    let mut http = client?;
+                    let watch = Stopwatch::start();
+                    let id = create(&mut http, TEMPLATE)?;
+                    exec(&mut http, &id)?;
+                    Ok((id, watch.time()))
+                })
+            })
+            .collect();
+        start.wait();
+        clients.into_iter().map(joined).collect()
+    });
+    let (mut times, mut failed, mut http) = (Samples::default(), 0, server.client()?);
+    for result in results {
+        match result {
+            Ok((id, time)) => {
+                times.push(Some(time));
+                remove(&mut http, &id)?;
+            }
+            Err(error) => {
+                failed += 1;
+                report.skip("one of the burst", &error);
+            }
+        }
+    }
+    let all = times.p99();
+    report.find(Finding {
+        what: format!("{count} creates at once, cold, each with an exec"),
+        measured: format!("all in {} ms, {} of {count} succeed", ms(all), count - failed),
+        compared: format!("median {} ms", ms(times.median())),
+        promise: "all in ≤ 600 ms; 100 of 100",
+        met: failed == 0 && all <= Duration::from_millis(600),
+    });
+    Ok(())
+}
+
+fn joined<T>(client: std::thread::ScopedJoinHandle<'_, anyhow::Result<T>>) -> anyhow::Result<T> {
+    client.join().unwrap_or_else(|_| bail!("a client panicked"))
+}
+
+/// Creates and destroys `count` sandboxes over four connections, and looks at what is left.
+pub(super) fn sustained(server: &Server, count: usize, report: &mut Report) -> anyhow::Result<()> {
+    const CLIENTS: usize = 4;
+    let cycles = |each: usize| -> anyhow::Result<()> {
+        std::thread::scope(|scope| {
+            let start = |_| scope.spawn(|| create_and_remove(server, each));
+            let clients: Vec<_> = (0..CLIENTS).map(start).collect();
+            clients.into_iter().try_for_each(joined)
+        })
+    };
+    // Once before counting, so that what is made on first use is there.
+    cycles(5)?;
+    let before = Holdings::settled(server)?;
+    let watch = Stopwatch::start();
+    cycles(count / CLIENTS)?;
+    let took = watch.time();
+    let after = Holdings::settled(server)?;
+    #[expect(clippy::cast_precision_loss, reason = "small counts")]
+    let rate = count as f64 / took.as_secs_f64();
+    let grew = after.grew_beyond(&before);
+    report.find(Finding {
+        what: format!("create + destroy, sustained, {count} of them over {CLIENTS} connections"),
+        measured: format!("{rate:.0}/s; left over: {}", grew.as_deref().unwrap_or("nothing")),
+        compared: format!("{before} before, {after} after"),
+        promise: "≥ 200/s, nothing grows",
+        met: rate >= 200.0 && grew.is_none(),
+    });
+    Ok(())
+}
+
+fn create_and_remove(server: &Server, count: usize) -> anyhow::Result<()> {
+    let mut http = server.client()?;
+    for _ in 0..count {
+        let id = create(&mut http, TEMPLATE)?;
+        remove(&mut http, &id)?;
+    }
+    Ok(())
+}
+
+/// What a leak would show in.
+struct Holdings {
+    mounts: usize,
+    cgroups: usize,
+    descriptors: usize,
+    processes: usize,
+}
+
+impl Holdings {
+    /// After time for what is torn down behind the answer.
+    fn settled(server: &Server) -> anyhow::Result<Self> {
+        pause(Duration::from_secs(3));
+        let entries = fs::read_dir("/proc")?.flatten();
+        let is_process = |name: &std::ffi::OsStr| name.as_encoded_bytes()[0].is_ascii_digit();
+        Ok(Self {
+            mounts: fs::read_to_string("/proc/self/mountinfo")?.lines().count(),
+            cgroups: super::tree::unified().map_or(0, |dir| directories_below(&dir)),
+            descriptors: fs::read_dir(format!("/proc/{}/fd", server.pid()))?.count(),
+            processes: entries.filter(|entry| is_process(&entry.file_name())).count(),
+        })
+    }
+
+    /// Some slack for the machine's other processes and for idle connections.
+    fn grew_beyond(&self, before: &Self) -> Option<String> {
+        let grown = [
+            ("mounts", self.mounts, before.mounts, 2),
+            ("cgroups", self.cgroups, before.cgroups, 2),
+            ("descriptors of the server", self.descriptors, before.descriptors, 16),
+            ("processes", self.processes, before.processes, 16),
+        ];
+        let grown = grown.into_iter().filter(|(_, now, then, slack)| *now > then + slack);
+        let words: Vec<String> =
+            grown.map(|(what, now, then, _)| format!("{} {what}", now - then)).collect();
+        (!words.is_empty()).then(|| words.join(", "))
+    }
+}
+
+impl std::fmt::Display for Holdings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { mounts, cgroups, descriptors, processes } = self;
+        write!(f, "{mounts} mounts, {cgroups} cgroups, {descriptors} fds, {processes} processes")
+    }
+}
+
+fn directories_below(dir: &std::path::Path) -> usize {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let dirs = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    dirs.map(|entry| 1 + directories_below(&entry.path())).sum()
+}
+
+/// Memory of `count` idle sandboxes, each of which then answers; then the server is killed, and the next
+/// one must answer for each of them.
+pub(super) fn idle(server: &mut Server, count: usize, report: &mut Report) -> anyhow::Result<()> {
+    let mut http = server.client()?;
+    // What a first one brings with it is not each one's.
+    let warm = create(&mut http, TEMPLATE)?;
+    pause(Duration::from_secs(2));
+    let before = available_kib()?;
+    let mut ids = vec![warm];
+    for _ in 0..count {
+        ids.push(create(&mut http, TEMPLATE)?);
+    }
+    pause(Duration::from_secs(2));
+    let after = available_kib()?;
+    #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
+    let each = before.saturating_sub(after) as f64 / count as f64 / 1024.0;
+    let mut times = Samples::default();
+    for id in &ids {
+        let watch = Stopwatch::start();
+        exec(&mut http, id)?;
+        times.push(Some(watch.time()));
+    }
+    report.find(Finding {
+        what: format!("idle sandbox: fall of MemAvailable each, at {count}"),
+        measured: format!("{each:.2} MiB; each answers an exec"),
+        compared: format!("exec median {} ms, p99 {} ms", ms(times.median()), ms(times.p99())),
+        promise: "≤ 2 MiB, each answers",
+        met: each <= 2.0,
+    });
+    let restarted = restart(server, &ids, report);
+    let mut http = server.client()?;
+    for id in &ids {
+        remove(&mut http, id)?;
+    }
+    restarted
+}
+
+fn restart(server: &mut Server, ids: &[String], report: &mut Report) -> anyhow::Result<()> {
+    let watch = Stopwatch::start();
+    server.crash_and_restart()?;
+    let up = watch.time();
+    let mut http = server.client()?;
+    let mut lost = 0;
+    for id in ids {
+        if exec(&mut http, id).is_err() {
+            lost += 1;
+            http = server.client()?;
+        }
+    }
+    let all = watch.time();
+    let limit = Duration::from_secs(1) * u32::try_from(ids.len().div_ceil(1000).max(1))?;
+    report.find(Finding {
+        what: format!("kill -9 of the server, start: {} sandboxes answer again", ids.len()),
+        measured: format!("up in {} ms; {lost} lost", ms(up)),
+        compared: format!("an exec in each, one after the other: {} ms", ms(all)),
+        promise: "≤ 1 s per 1,000; none lost",
+        met: lost == 0 && up <= limit,
+    });
+    Ok(())
+}
+
+fn available_kib() -> anyhow::Result<u64> {
+    let text = fs::read_to_string("/proc/meminfo")?;
+    let line = text.lines().find(|line| line.starts_with("MemAvailable:"));
+    let number = line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok());
+    number.context("no MemAvailable")
+}
