@@ -18,7 +18,8 @@ const NEWROUTE: u16 = 24;
 const ERROR: u16 = 2;
 
 const REQUEST_ACK: u16 = 0x1 | 0x4;
-const CREATE: u16 = 0x400;
+/// Also when it is there already, made by a keeper that has died.
+const CREATE_OR_REPLACE: u16 = 0x400 | 0x100;
 
 /// `lo` is the first interface of every namespace.
 const LO: u32 = 1;
@@ -62,7 +63,7 @@ fn local_route() -> Vec<u8> {
     body.extend(8_u16.to_ne_bytes());
     body.extend(ATTRIBUTE_OUT.to_ne_bytes());
     body.extend(LO.to_ne_bytes());
-    message(NEWROUTE, REQUEST_ACK | CREATE, 2, &body)
+    message(NEWROUTE, REQUEST_ACK | CREATE_OR_REPLACE, 2, &body)
 }
 
 fn message(kind: u16, flags: u16, sequence: u32, body: &[u8]) -> Vec<u8> {

@@ -267,6 +267,19 @@ mod needs_root {
     }
 
     #[tokio::test]
+    async fn sockets_can_be_made_again_when_all_who_held_them_are_gone() {
+        let outside = Outside::http().await;
+        let mut inside = Inside::new(USUAL).await;
+        let url = format!("http://allowed.test:{}/", outside.port);
+        inside.stop_serving().await;
+        inside.make_sockets_again();
+        inside.serve(USUAL);
+        let answer = inside.run(&format!("curl -sS {url}")).await;
+        assert!(answer.good().starts_with("hello"));
+        inside.close().await;
+    }
+
+    #[tokio::test]
     async fn nothing_is_left_and_nothing_gets_out_after_close() {
         let outside = Outside::greeter().await;
         // Once before counting, so that what the runtime opens for itself is open.

@@ -22,7 +22,8 @@ use tokio_util::task::TaskTracker;
 
 pub(super) struct Inside {
     holder: Holder,
-    sockets: Sockets,
+    /// The keeper's.
+    sockets: Option<Sockets>,
     egress: Egress,
     handle: Option<EgressHandle>,
 }
@@ -66,19 +67,24 @@ impl Inside {
             ..EgressConfig::default()
         };
         let egress = Egress::new(config, TaskTracker::new(), CancellationToken::new());
-        let mut inside = Self { holder, sockets, egress, handle: None };
+        let mut inside = Self { holder, sockets: Some(sockets), egress, handle: None };
         inside.serve(rules);
         inside
     }
 
     pub(super) fn serve(&mut self, rules: &[&str]) {
         let id = SandboxId::generate();
-        let sockets = self.sockets.duplicate().unwrap();
+        let sockets = self.sockets.as_ref().unwrap().duplicate().unwrap();
         self.handle = Some(self.egress.serve(id, sockets, policy(rules)).unwrap());
     }
 
     pub(super) async fn stop_serving(&mut self) {
         self.handle.take().unwrap().close().await;
+    }
+
+    pub(super) fn make_sockets_again(&mut self) {
+        self.sockets = None;
+        self.sockets = Some(self.holder.open_sockets());
     }
 
     pub(super) fn set_policy(&self, rules: &[&str]) {
