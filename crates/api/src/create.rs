@@ -21,7 +21,7 @@ const IMAGE_BYTES_MAX: usize = 512;
 
 /// Exactly one of `template` and `image` is required; everything else has a default.
 #[derive(Debug, Default, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields)]
 #[schema(example = json!({
     "template": "standard",
     "name": "my-workspace",

@@ -19,7 +19,7 @@ const TIMEOUT_SECONDS_MAX: u64 = 24 * 3600;
 
 /// A command for the sandbox's shell.
 #[derive(Debug, Default, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields)]
 #[schema(example = json!({ "command": "echo hello && ls /workspace" }))]
 pub struct ExecRequest {
     /// Required: given to `/bin/sh -c`.

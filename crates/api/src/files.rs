@@ -13,6 +13,11 @@ pub struct Uploaded {
     pub status: String,
 }
 
+/// Bytes as they are, in the description of the API only.
+#[derive(ToSchema)]
+#[schema(value_type = String, format = Binary)]
+pub struct Binary(pub Vec<u8>);
+
 impl Uploaded {
     pub fn done() -> Self {
         Self { status: "uploaded".into() }

@@ -122,7 +122,7 @@ pub struct PartialSandboxes {
 
 /// `PATCH /v1/sandboxes/{id}`: what is left out stays.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields)]
 #[schema(example = json!({ "name": "better-name" }))]
 pub struct PatchSandbox {
     pub name: Option<String>,

@@ -8,6 +8,8 @@ pub(crate) const KEEPALIVE_EVERY: Duration = Duration::from_secs(15);
 pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// After the drain time: for tasks to notice that they are cut off.
 pub(crate) const CUT_OFF_TIMEOUT: Duration = Duration::from_secs(5);
+/// For a client to read a refusal that was sent before its whole body had come.
+pub(crate) const LINGER_TIMEOUT: Duration = Duration::from_secs(3);
 /// Bytes of a request line with all headers.
 pub(crate) const HEADER_BYTES_MAX: usize = 64 * 1024;
 pub(crate) const HEADERS_MAX: usize = 100;

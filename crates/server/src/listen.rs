@@ -3,6 +3,8 @@
 //! Connections are bounded; a slow head is cut off; a client that goes away drops its handler, and
 //! with it what the handler was doing.
 
+mod socket;
+
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -30,6 +32,7 @@ use tower_service::Service;
 use crate::app::{App, PublicAddress, Shared};
 use crate::config::Config;
 use crate::limits::{CUT_OFF_TIMEOUT, HANDSHAKE_TIMEOUT, HEADER_BYTES_MAX, HEADERS_MAX};
+use crate::listen::socket::Socket;
 use crate::metrics::Metrics;
 use crate::{openapi, routes, tls};
 
@@ -142,18 +145,23 @@ async fn accept(listener: TcpListener, door: Door, shutdown: CancellationToken) 
 }
 
 async fn connect(door: Door, stream: TcpStream, peer: SocketAddr, permit: OwnedSemaphorePermit) {
-    let _permit = permit;
     if let Err(error) = prepare(&stream) {
         tracing::debug!(%peer, error = error.to_string(), "a connection broke at once");
         return;
     }
-    let Some(acceptor) = door.acceptor.clone() else {
-        return answer(door, stream, peer).await;
-    };
-    match timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
-        Ok(Ok(secured)) => answer(door, secured, peer).await,
-        Ok(Err(error)) => tracing::debug!(%peer, error = error.to_string(), "TLS failed"),
-        Err(_) => tracing::debug!(%peer, "TLS took too long"),
+    let socket = Socket::new(stream, permit);
+    let draining = door.app.draining.clone();
+    match door.acceptor.clone() {
+        None => answer(door, socket.clone(), peer).await,
+        Some(acceptor) => match timeout(HANDSHAKE_TIMEOUT, acceptor.accept(socket.clone())).await {
+            Ok(Ok(secured)) => answer(door, secured, peer).await,
+            Ok(Err(error)) => tracing::debug!(%peer, error = error.to_string(), "TLS failed"),
+            Err(_) => tracing::debug!(%peer, "TLS took too long"),
+        },
+    }
+    // Not after an upgrade, when a tunnel has the other half.
+    if socket.is_last() {
+        draining.run_until_cancelled(socket.linger()).await;
     }
 }
 
@@ -177,7 +185,7 @@ where
         .timer(TokioTimer::new())
         .header_read_timeout(door.header_timeout)
         .max_headers(HEADERS_MAX)
-        .max_buf_size(HEADER_BYTES_MAX)
+        .max_header_size(HEADER_BYTES_MAX)
         .serve_connection(TokioIo::new(io), service)
         .with_upgrades();
     let mut connection = std::pin::pin!(connection);

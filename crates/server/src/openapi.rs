@@ -111,14 +111,22 @@ impl Modify for Common {
     }
 }
 
-/// Gives errors their body, and operations that need a key their 401.
+/// Gives errors their body, and every operation the answers that all of its kind have.
 fn complete(operation: &mut Operation) {
     let responses = &mut operation.responses.responses;
+    let mut may_answer = |status: &str, about: &str| {
+        responses.entry(status.into()).or_insert_with(|| RefOr::T(Response::new(about)));
+    };
+    may_answer("500", "A bug or a broken host");
     if operation.security.is_none() {
-        let unauthorized = Response::new("No API key, or one that is not known");
-        responses.entry("401".into()).or_insert(RefOr::T(unauthorized));
+        may_answer("401", "No API key, or one that is not known");
+        may_answer("503", "A part that is needed does not answer; the same request may work later");
     }
-    responses.entry("500".into()).or_insert(RefOr::T(Response::new("A bug or a broken host")));
+    if operation.request_body.is_some() {
+        may_answer("400", "A field is unknown or wrong; `field` names it");
+        may_answer("408", "The rest of the body did not come in time");
+        may_answer("413", "The body is larger than this server takes");
+    }
     for (status, response) in responses.iter_mut() {
         let is_error = status.starts_with('4') || status.starts_with('5');
         if let (true, RefOr::T(response)) = (is_error, response) {

@@ -19,7 +19,7 @@ use crate::sse;
 /// Server-sent events: every change of state with its reason. Connect again with `Last-Event-ID`
 /// and nothing is missed for 24 hours; after longer, an event `lost` comes first.
 #[utoipa::path(
-    get, path = "/v1/events", tag = "Events",
+    get, path = "/v1/events", tag = "Events", operation_id = "follow_events",
     params(("Last-Event-ID" = Option<String>, Header,
         description = "The `id` of the last event seen; without it, from now on")),
     responses(

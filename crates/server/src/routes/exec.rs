@@ -24,7 +24,7 @@ use crate::target::{ExecTarget, RawQuery, Target};
 /// `/bin/sh -c` with the sandbox's environment. A client that goes away ends the command and
 /// everything it started. A non-zero exit is still 200. Output beyond 8 MiB is cut off.
 #[utoipa::path(
-    post, path = "/v1/sandboxes/{id}/exec", tag = "Commands", request_body = ExecRequest,
+    post, path = "/v1/sandboxes/{id}/exec", tag = "Commands", operation_id = "exec", request_body = ExecRequest,
     params(("id" = String, Path, description = "Its id or its name")),
     responses(
         (status = 200, description = "It ended", body = ExecResponse),
@@ -59,7 +59,7 @@ pub(crate) async fn run(
 /// `error` with the reason when the sandbox ends first. The command outlives its client: attach
 /// again with the `exec_id` and the `id` of the last event.
 #[utoipa::path(
-    post, path = "/v1/sandboxes/{id}/exec/stream", tag = "Commands", request_body = ExecRequest,
+    post, path = "/v1/sandboxes/{id}/exec/stream", tag = "Commands", operation_id = "exec_stream", request_body = ExecRequest,
     params(("id" = String, Path, description = "Its id or its name")),
     responses(
         (status = 200, description = "The command began", body = String,
@@ -88,7 +88,7 @@ pub(crate) async fn run_streamed(
 /// From byte `offset` of its output on; the last MiB is kept until 30 seconds after its end was
 /// read (10 minutes when nobody read it). A `gap` event says from where on it is complete.
 #[utoipa::path(
-    get, path = "/v1/sandboxes/{id}/exec/{exec_id}", tag = "Commands",
+    get, path = "/v1/sandboxes/{id}/exec/{exec_id}", tag = "Commands", operation_id = "exec_attach",
     params(
         ("id" = String, Path, description = "The sandbox's id or its name"),
         ("exec_id" = String, Path, description = "From the event `started`"),
@@ -128,7 +128,7 @@ pub(crate) async fn attach(
 ///
 /// And everything it started. Its output stays readable for a while.
 #[utoipa::path(
-    delete, path = "/v1/sandboxes/{id}/exec/{exec_id}", tag = "Commands",
+    delete, path = "/v1/sandboxes/{id}/exec/{exec_id}", tag = "Commands", operation_id = "exec_kill",
     params(
         ("id" = String, Path, description = "The sandbox's id or its name"),
         ("exec_id" = String, Path, description = "From the event `started`"),

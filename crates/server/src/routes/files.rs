@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use api::Uploaded;
-use api::files::check_path;
+use api::files::{Binary, check_path};
 use api::query::Query;
 use axum::Json as Answer;
 use axum::body::Body;
@@ -20,13 +20,13 @@ use crate::target::{RawQuery, Target};
 
 /// Download a file
 #[utoipa::path(
-    get, path = "/v1/sandboxes/{id}/files", tag = "Files",
+    get, path = "/v1/sandboxes/{id}/files", tag = "Files", operation_id = "read_file",
     params(
         ("id" = String, Path, description = "Its id or its name"),
         ("path" = String, Query, description = "Absolute; `..` is refused"),
     ),
     responses(
-        (status = 200, description = "Its bytes", body = Vec<u8>,
+        (status = 200, description = "Its bytes", body = Binary,
             content_type = "application/octet-stream"),
         (status = 400, description = "No path, a relative one, one with `..`, or a directory"),
         (status = 404, description = "No such sandbox, or no such file"),
@@ -49,12 +49,12 @@ pub(crate) async fn download(
 /// The parent directory must exist; a file that exists is replaced. `Content-Length: 0` makes an
 /// empty file.
 #[utoipa::path(
-    post, path = "/v1/sandboxes/{id}/files", tag = "Files",
+    post, path = "/v1/sandboxes/{id}/files", tag = "Files", operation_id = "write_file",
     params(
         ("id" = String, Path, description = "Its id or its name"),
         ("path" = String, Query, description = "Absolute; `..` is refused"),
     ),
-    request_body(content = Vec<u8>, content_type = "application/octet-stream"),
+    request_body(content = Binary, content_type = "application/octet-stream"),
     responses(
         (status = 200, description = "Written", body = Uploaded),
         (status = 400, description = "A bad path, no parent directory, or no body"),
@@ -83,10 +83,10 @@ pub(crate) async fn store(
 ///
 /// `/workspace` as a tar stream; of a stopped sandbox too.
 #[utoipa::path(
-    get, path = "/v1/sandboxes/{id}/files/export", tag = "Files",
+    get, path = "/v1/sandboxes/{id}/files/export", tag = "Files", operation_id = "export_workspace",
     params(("id" = String, Path, description = "Its id or its name")),
     responses(
-        (status = 200, description = "A tar stream", body = Vec<u8>,
+        (status = 200, description = "A tar stream", body = Binary,
             content_type = "application/x-tar"),
         (status = 404, description = "No such sandbox, or another owner's"),
         (status = 409, description = "`wrong_state`: neither running nor stopped"),
@@ -106,9 +106,9 @@ pub(crate) async fn export(
 /// Unpacks a tar stream into `/workspace`, over what is there; of a stopped sandbox too. Names and
 /// links that would lead out of it are refused.
 #[utoipa::path(
-    post, path = "/v1/sandboxes/{id}/files/import", tag = "Files",
+    post, path = "/v1/sandboxes/{id}/files/import", tag = "Files", operation_id = "import_workspace",
     params(("id" = String, Path, description = "Its id or its name")),
-    request_body(content = Vec<u8>, content_type = "application/x-tar"),
+    request_body(content = Binary, content_type = "application/x-tar"),
     responses(
         (status = 200, description = "Unpacked", body = Uploaded),
         (status = 400, description = "Not a tar stream, one that leads out, or no body"),

@@ -21,7 +21,7 @@ const PLANS: &str = "only the operator's key says what plan a key has";
 /// For yourself; the operator may name any `owner`, which is made if need be, and its `plan`. The
 /// secret is in this answer and nowhere else. The body may be left out.
 #[utoipa::path(
-    post, path = "/v1/api-keys", tag = "API keys",
+    post, path = "/v1/api-keys", tag = "API keys", operation_id = "create_key",
     request_body(content = Option<CreateKey>),
     responses(
         (status = 201, description = "Made", body = CreatedKey),
@@ -60,7 +60,7 @@ pub(crate) async fn create(
 ///
 /// Yours, revoked ones too, never their secrets. The operator may ask for any `owner`'s.
 #[utoipa::path(
-    get, path = "/v1/api-keys", tag = "API keys",
+    get, path = "/v1/api-keys", tag = "API keys", operation_id = "list_keys",
     params(("owner" = Option<String>, Query, description = "For the operator: whose keys")),
     responses(
         (status = 200, description = "Newest first", body = ApiKeys),
@@ -89,7 +89,7 @@ pub(crate) async fn list(
 ///
 /// It stops working at once, for good.
 #[utoipa::path(
-    delete, path = "/v1/api-keys/{key_id}", tag = "API keys",
+    delete, path = "/v1/api-keys/{key_id}", tag = "API keys", operation_id = "revoke_key",
     params(
         ("key_id" = String, Path, description = "Its id, `key_…`; not the secret"),
         ("owner" = Option<String>, Query, description = "For the operator: whose key it is"),

@@ -15,7 +15,7 @@ use crate::target::Target;
 ///
 /// With its workspace and home as they were. Answers once it runs; a running one is 200 at once.
 #[utoipa::path(
-    post, path = "/v1/sandboxes/{id}/start", tag = "Lifecycle",
+    post, path = "/v1/sandboxes/{id}/start", tag = "Lifecycle", operation_id = "start_sandbox",
     params(("id" = String, Path, description = "Its id or its name")),
     responses(
         (status = 200, description = "It runs", body = Sandbox),
@@ -38,7 +38,7 @@ pub(crate) async fn start(
 /// Ends every process, flushes the workspace and keeps it. Answers once that is done; a stopped
 /// one is 200 at once.
 #[utoipa::path(
-    post, path = "/v1/sandboxes/{id}/stop", tag = "Lifecycle",
+    post, path = "/v1/sandboxes/{id}/stop", tag = "Lifecycle", operation_id = "stop_sandbox",
     params(("id" = String, Path, description = "Its id or its name")),
     responses(
         (status = 200, description = "Stopped", body = Sandbox),
@@ -58,7 +58,7 @@ pub(crate) async fn stop(
 ///
 /// Freezes every process where it is, in memory. Its idle clock stands still, its lifetime runs.
 #[utoipa::path(
-    post, path = "/v1/sandboxes/{id}/pause", tag = "Lifecycle",
+    post, path = "/v1/sandboxes/{id}/pause", tag = "Lifecycle", operation_id = "pause_sandbox",
     params(("id" = String, Path, description = "Its id or its name")),
     responses(
         (status = 200, description = "Paused", body = Sandbox),
@@ -76,7 +76,7 @@ pub(crate) async fn pause(
 
 /// Resume a paused sandbox
 #[utoipa::path(
-    post, path = "/v1/sandboxes/{id}/resume", tag = "Lifecycle",
+    post, path = "/v1/sandboxes/{id}/resume", tag = "Lifecycle", operation_id = "resume_sandbox",
     params(("id" = String, Path, description = "Its id or its name")),
     responses(
         (status = 200, description = "It runs", body = Sandbox),
@@ -97,7 +97,7 @@ pub(crate) async fn resume(
 /// A cooperative signal to every attached client; it does not end the sandbox (delete does). The
 /// body may be left out.
 #[utoipa::path(
-    post, path = "/v1/sandboxes/{id}/cancel", tag = "Lifecycle",
+    post, path = "/v1/sandboxes/{id}/cancel", tag = "Lifecycle", operation_id = "cancel_sandbox",
     params(("id" = String, Path, description = "Its id or its name")),
     request_body(content = Option<CancelRequest>),
     responses(

@@ -15,7 +15,7 @@ use crate::target::{RawQuery, Target};
 /// At most 1 MiB. Without an agent it is empty. What is larger is cut at its beginning, after a
 /// line break.
 #[utoipa::path(
-    get, path = "/v1/sandboxes/{id}/logs", tag = "Commands",
+    get, path = "/v1/sandboxes/{id}/logs", tag = "Commands", operation_id = "read_logs",
     params(
         ("id" = String, Path, description = "Its id or its name"),
         ("stream" = Option<String>, Query,
@@ -55,7 +55,7 @@ pub(crate) async fn logs(
 ///
 /// Counted on the host, not by the sandbox.
 #[utoipa::path(
-    get, path = "/v1/sandboxes/{id}/usage", tag = "Sandboxes",
+    get, path = "/v1/sandboxes/{id}/usage", tag = "Sandboxes", operation_id = "get_usage",
     params(("id" = String, Path, description = "Its id or its name")),
     responses(
         (status = 200, description = "Now, and since its last start", body = Usage),

@@ -23,7 +23,7 @@ pub(crate) struct Health {
 
 /// Is the server ready?
 #[utoipa::path(
-    get, path = "/healthz", tag = "Server", security(()),
+    get, path = "/healthz", tag = "Server", operation_id = "get_health", security(()),
     responses(
         (status = 200, description = "Ready", body = Health),
         (status = 503, description = "Draining: it finishes what it has and takes nothing new"),
@@ -38,7 +38,7 @@ pub(crate) async fn healthz(State(app): State<App>) -> Result<Answer<Health>, Re
 
 /// This description
 #[utoipa::path(
-    get, path = "/openapi.json", tag = "Server", security(()),
+    get, path = "/openapi.json", tag = "Server", operation_id = "get_openapi", security(()),
     responses((status = 200, description = "OpenAPI 3.1", body = Object))
 )]
 pub(crate) async fn openapi(State(app): State<App>) -> Response {
@@ -47,7 +47,7 @@ pub(crate) async fn openapi(State(app): State<App>) -> Response {
 
 /// This description, to read
 #[utoipa::path(
-    get, path = "/docs", tag = "Server", security(()),
+    get, path = "/docs", tag = "Server", operation_id = "get_docs", security(()),
     responses((status = 200, description = "A page", body = String, content_type = "text/html"))
 )]
 pub(crate) async fn docs(State(app): State<App>) -> Response {
@@ -63,7 +63,7 @@ pub(crate) async fn docs(State(app): State<App>) -> Response {
 ///
 /// Open to everybody unless the setting `metrics` says otherwise.
 #[utoipa::path(
-    get, path = "/metrics", tag = "Server", security((), ("api_key" = [])),
+    get, path = "/metrics", tag = "Server", operation_id = "get_metrics", security((), ("api_key" = [])),
     responses(
         (status = 200, description = "OpenMetrics text", body = String,
             content_type = "application/openmetrics-text"),
@@ -91,7 +91,7 @@ pub(crate) async fn metrics(State(app): State<App>, request: Request) -> Result<
 ///
 /// What `template` and `image` of a create may name on this server.
 #[utoipa::path(
-    get, path = "/v1/sandbox-templates", tag = "Sandboxes",
+    get, path = "/v1/sandbox-templates", tag = "Sandboxes", operation_id = "list_templates",
     responses(
         (status = 200, description = "All of them", body = Templates),
         (status = 503, description = "No pool answers"),

@@ -33,7 +33,7 @@ const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// clocks. With an `Idempotency-Key` the same request gives the same sandbox for 24 hours, whatever
 /// breaks in between.
 #[utoipa::path(
-    post, path = "/v1/sandboxes", tag = "Sandboxes", request_body = CreateSandbox,
+    post, path = "/v1/sandboxes", tag = "Sandboxes", operation_id = "create_sandbox", request_body = CreateSandbox,
     params(("Idempotency-Key" = Option<String>, Header,
         description = "1 to 255 printable characters, yours to choose")),
     responses(
@@ -74,7 +74,7 @@ pub(crate) async fn create(
 ///
 /// An array; when a pool does not answer, an object with `partial: true` and what is known.
 #[utoipa::path(
-    get, path = "/v1/sandboxes", tag = "Sandboxes",
+    get, path = "/v1/sandboxes", tag = "Sandboxes", operation_id = "list_sandboxes",
     responses(
         (status = 200, description = "All of them, or the reachable ones", body = SandboxList),
         (status = 503, description = "No pool answers"),
@@ -97,7 +97,7 @@ pub(crate) async fn list(
 ///
 /// A destroyed one is shown for another 60 seconds, with its `end_reason`.
 #[utoipa::path(
-    get, path = "/v1/sandboxes/{id}", tag = "Sandboxes",
+    get, path = "/v1/sandboxes/{id}", tag = "Sandboxes", operation_id = "get_sandbox",
     params(("id" = String, Path, description = "Its id or its name")),
     responses(
         (status = 200, description = "Found", body = Sandbox),
@@ -116,7 +116,7 @@ pub(crate) async fn get(
 ///
 /// A new policy takes effect at once: connections that it does not allow are cut.
 #[utoipa::path(
-    patch, path = "/v1/sandboxes/{id}", tag = "Sandboxes", request_body = PatchSandbox,
+    patch, path = "/v1/sandboxes/{id}", tag = "Sandboxes", operation_id = "change_sandbox", request_body = PatchSandbox,
     params(("id" = String, Path, description = "Its id or its name")),
     responses(
         (status = 200, description = "Changed", body = Sandbox),
@@ -140,7 +140,7 @@ pub(crate) async fn patch(
 /// From any state, also a broken one. Answers once every process is dead, its data is gone and its
 /// name is free. Asking again within 60 seconds is 200 again.
 #[utoipa::path(
-    delete, path = "/v1/sandboxes/{id}", tag = "Sandboxes",
+    delete, path = "/v1/sandboxes/{id}", tag = "Sandboxes", operation_id = "delete_sandbox",
     params(("id" = String, Path, description = "Its id or its name")),
     responses(
         (status = 200, description = "Destroyed", body = Sandbox),

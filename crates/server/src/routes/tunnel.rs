@@ -27,7 +27,7 @@ const PROTOCOL: &str = "bastide-tunnel";
 /// raw bytes of a TCP connection to `127.0.0.1:port` in the sandbox. Port 49983 is the guest's own
 /// service. `GET` does the same.
 #[utoipa::path(
-    post, path = "/v1/sandboxes/{id}/tunnel", tag = "Tunnels",
+    post, path = "/v1/sandboxes/{id}/tunnel", tag = "Tunnels", operation_id = "open_tunnel",
     params(
         ("id" = String, Path, description = "Its id or its name"),
         ("port" = u16, Query, description = "1 to 65535"),
@@ -67,7 +67,7 @@ pub(crate) async fn open(
 
 /// The same as `POST`; for clients that can only upgrade a GET.
 #[utoipa::path(
-    get, path = "/v1/sandboxes/{id}/tunnel", tag = "Tunnels",
+    get, path = "/v1/sandboxes/{id}/tunnel", tag = "Tunnels", operation_id = "open_tunnel_by_get",
     params(
         ("id" = String, Path, description = "Its id or its name"),
         ("port" = u16, Query, description = "1 to 65535"),

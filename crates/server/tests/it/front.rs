@@ -75,6 +75,27 @@ async fn bodies_have_a_limit() {
 }
 
 #[tokio::test]
+async fn a_refusal_reaches_a_client_that_sends_on() {
+    let server = TestServer::start().await;
+    let key = server.operator.key.clone().unwrap();
+    for path in ["/v1/sandboxes", "/v1/nothing"] {
+        let mut stream = TcpStream::connect(server.operator.address).await.unwrap();
+        let body_bytes = 32 * 1024 * 1024;
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key}\r\n\
+             content-length: {body_bytes}\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).await.unwrap();
+        stream.write_all(&vec![b'x'; body_bytes]).await.unwrap();
+        let mut answer = String::new();
+        timeout(PATIENCE, stream.read_to_string(&mut answer)).await.unwrap().unwrap();
+        assert!(answer.starts_with("HTTP/1.1 4"), "{answer}");
+        assert!(answer.contains("application/problem+json"), "{answer}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn a_body_that_stops_coming_is_given_up() {
     let server = Setup::with("[limits]\nbody_timeout_seconds = 1\n").start().await;
     let key = server.operator.key.clone().unwrap();

@@ -1,6 +1,8 @@
 //! The contract, row by row, against a running server: real TCP on a free port, the engine on the
 //! in-memory driver, a real database in a directory of its own.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot unwrap fails")]
+
 mod agents;
 mod auth;
 mod client;

@@ -32,9 +32,11 @@ fn every_reference_leads_somewhere_and_every_operation_is_described() {
         let pointer = reference.strip_prefix('#').unwrap();
         assert!(document.pointer(pointer).is_some(), "{reference}");
     }
+    let mut ids = std::collections::BTreeSet::new();
     for (path, item) in document["paths"].as_object().unwrap() {
         for (method, operation) in item.as_object().unwrap() {
             let at = format!("{method} {path}");
+            assert!(ids.insert(operation["operationId"].as_str().unwrap()), "{at}");
             assert!(!operation["summary"].as_str().unwrap().is_empty(), "{at}");
             assert!(operation["tags"].is_array(), "{at}");
             for (status, answer) in operation["responses"].as_object().unwrap() {
