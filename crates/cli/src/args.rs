@@ -40,6 +40,14 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: keys::Command,
     },
+    /// Serve the HTTP API
+    Serve(server::config::Flags),
+    /// Keep sandboxes while servers come and go; started by `serve`
+    #[command(hide = true)]
+    Keeper {
+        #[arg(long)]
+        data_dir: PathBuf,
+    },
     /// Print a completion script for a shell
     Completions {
         #[arg(value_enum)]
@@ -89,19 +97,36 @@ pub(crate) struct Connection {
 /// Where a server on this machine keeps its things.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct DataDir {
-    /// The server's data directory on this machine
+    /// The server's data directory on this machine; default: /var/lib/bastide, or
+    /// ~/.local/share/bastide when not root
     #[arg(
         long,
         global = true,
         env = "BASTIDE_DATA_DIR",
         hide_env_values = true,
-        value_name = "DIR",
-        default_value = "/var/lib/bastide"
+        value_name = "DIR"
     )]
-    pub data_dir: PathBuf,
+    data_dir: Option<PathBuf>,
     /// Print JSON, for programs
     #[arg(long, global = true)]
     pub json: bool,
+}
+
+impl DataDir {
+    #[cfg(test)]
+    pub(crate) fn at(dir: &str) -> Self {
+        Self { data_dir: Some(dir.into()), json: false }
+    }
+
+    /// As the server has it, if its configuration file says nothing else.
+    pub(crate) fn dir(&self) -> PathBuf {
+        let home = || std::env::home_dir().filter(|_| !rustix::process::geteuid().is_root());
+        match (&self.data_dir, home()) {
+            (Some(dir), _) => dir.clone(),
+            (None, Some(home)) => home.join(".local/share/bastide"),
+            (None, None) => PathBuf::from("/var/lib/bastide"),
+        }
+    }
 }
 
 /// `NAME=VALUE` for clap.

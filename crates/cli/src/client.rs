@@ -193,7 +193,7 @@ fn find_key(connection: &Connection) -> Result<Option<String>, Failure> {
     if let Some(key) = &connection.key {
         return Ok(Some(key.trim().to_owned()));
     }
-    let operator = connection.data.data_dir.join("operator.key");
+    let operator = connection.data.dir().join(server::OPERATOR_KEY_FILE);
     let (path, must_exist) = match &connection.key_file {
         Some(path) => (path, true),
         None => (&operator, false),

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use api::key::{ApiKeys, CreatedKey};
 use clap::Subcommand;
 use http::Method;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use crate::client::Client;
 use crate::failure::Failure;
@@ -24,11 +24,18 @@ pub(crate) enum Command {
     },
     /// List keys, without their secrets
     #[command(visible_alias = "ls")]
-    List,
+    List {
+        /// Whose keys (operator only); default: your own
+        #[arg(long, value_name = "NAME")]
+        owner: Option<String>,
+    },
     /// Make a key useless from now on
     Revoke {
         /// As the list shows it: `key_…`
         key_id: String,
+        /// Whose key it is (operator only); default: your own
+        #[arg(long, value_name = "NAME")]
+        owner: Option<String>,
     },
 }
 
@@ -39,8 +46,10 @@ pub(crate) async fn execute(
 ) -> Result<ExitCode, Failure> {
     match command {
         Command::Create { owner, plan } => create(client, owner.as_deref(), plan, json).await?,
-        Command::List => list(client, json).await?,
-        Command::Revoke { key_id } => revoke(client, &key_id, json).await?,
+        Command::List { owner } => list(client, owner.as_deref(), json).await?,
+        Command::Revoke { key_id, owner } => {
+            revoke(client, &key_id, owner.as_deref(), json).await?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -53,7 +62,7 @@ async fn create(
 ) -> Result<(), Failure> {
     let mut body = Map::new();
     if let Some(owner) = owner {
-        body.insert("owner".into(), owner_id(owner));
+        body.insert("owner".into(), owner_id(owner).into());
     }
     if let Some(plan) = plan {
         body.insert("plan".into(), plan.into());
@@ -69,8 +78,8 @@ async fn create(
     Ok(())
 }
 
-async fn list(client: &Client, json: bool) -> Result<(), Failure> {
-    let keys: ApiKeys = client.json(Method::GET, "/v1/api-keys", None).await?;
+async fn list(client: &Client, owner: Option<&str>, json: bool) -> Result<(), Failure> {
+    let keys: ApiKeys = client.json(Method::GET, &of_owner("/v1/api-keys", owner), None).await?;
     if json {
         return out::json(&keys);
     }
@@ -82,12 +91,17 @@ async fn list(client: &Client, json: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn revoke(client: &Client, key_id: &str, json: bool) -> Result<(), Failure> {
+async fn revoke(
+    client: &Client,
+    key_id: &str,
+    owner: Option<&str>,
+    json: bool,
+) -> Result<(), Failure> {
     let plain = |c: u8| c.is_ascii_alphanumeric() || c == b'_' || c == b'-';
     if key_id.is_empty() || !key_id.bytes().all(plain) {
         return Err(Failure::new(format!("no such key: {key_id}")));
     }
-    let path = format!("/v1/api-keys/{key_id}");
+    let path = of_owner(&format!("/v1/api-keys/{key_id}"), owner);
     let answer: Value = client.json(Method::DELETE, &path, None).await?;
     if json {
         return out::json(&answer);
@@ -97,6 +111,14 @@ async fn revoke(client: &Client, key_id: &str, json: bool) -> Result<(), Failure
 }
 
 /// Owners are `usr_…`; people leave that out.
-fn owner_id(name: &str) -> Value {
-    if name.starts_with("usr_") { json!(name) } else { json!(format!("usr_{name}")) }
+fn owner_id(name: &str) -> String {
+    if name.starts_with("usr_") { name.to_owned() } else { format!("usr_{name}") }
+}
+
+fn of_owner(path: &str, owner: Option<&str>) -> String {
+    let Some(owner) = owner else { return path.to_owned() };
+    let query = form_urlencoded::Serializer::new(String::new())
+        .append_pair("owner", &owner_id(owner))
+        .finish();
+    format!("{path}?{query}")
 }

@@ -10,6 +10,7 @@ mod keys;
 mod out;
 mod run;
 mod sandbox;
+mod serve;
 mod template;
 mod terminal;
 
@@ -47,6 +48,8 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
             block_on(keys::execute(&client, command, connection.data.json))
         }
         Command::Template { data, command } => template::execute(&data, command),
+        Command::Serve(flags) => serve::execute(&flags),
+        Command::Keeper { data_dir } => Ok(driver_linux::keeper::main(&data_dir)),
         Command::Completions { shell } => {
             completions::print(shell, &mut Cli::command());
             Ok(ExitCode::SUCCESS)

@@ -3,7 +3,7 @@
 //! A reader that went away (`bastide … | head`) is not a failure of ours, so lines that cannot be
 //! written are dropped; streams of data report it, because their producer should stop.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::time::Duration;
 
 use comfy_table::{Table, presets};
@@ -83,10 +83,6 @@ pub(crate) fn spinner(what: &str) -> ProgressBar {
     let bar = ProgressBar::new_spinner().with_style(style("{spinner} {msg} {elapsed}"));
     bar.enable_steady_tick(Duration::from_millis(100));
     bar.with_message(what.to_owned())
-}
-
-pub(crate) fn stderr_is_terminal() -> bool {
-    io::stderr().is_terminal()
 }
 
 fn render(header: &[&str], rows: Vec<Vec<String>>) -> String {

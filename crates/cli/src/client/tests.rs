@@ -38,7 +38,7 @@ fn client(url: &str) -> Client {
         key: Some(" e2a_test\n".into()),
         key_file: None,
         ca_cert: None,
-        data: DataDir { data_dir: "/nonexistent".into(), json: false },
+        data: DataDir::at("/nonexistent"),
     };
     Client::new(&connection).unwrap()
 }

@@ -1,6 +1,12 @@
-//! The command line from outside: its help texts as a contract, and the binary itself.
+//! The command line from outside: its help texts as a contract, and the binary itself, alone and
+//! with a real server.
 
 #[cfg(test)]
 mod help;
+#[cfg(test)]
+#[path = "../../../xtask/src/demo/instance.rs"]
+mod instance;
+#[cfg(test)]
+mod needs_root;
 #[cfg(test)]
 mod usage;

@@ -1,4 +1,5 @@
-//! A server of the demo's own: its data directory, its processes, and how they end.
+//! A server of one's own: its data directory, its processes, and how they end. The demo uses it, and
+//! so do the tests of the command line.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -11,15 +12,13 @@ use anyhow::{Context, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::say;
-
 /// Until the server answers.
 const START_WAIT: Duration = Duration::from_secs(60);
 /// Until it has drained and ended.
 const STOP_WAIT: Duration = Duration::from_secs(45);
 const POLL: Duration = Duration::from_millis(20);
 
-pub(super) struct Instance {
+pub(crate) struct Instance {
     bastide: PathBuf,
     dir: PathBuf,
     port: u16,
@@ -28,24 +27,26 @@ pub(super) struct Instance {
 }
 
 impl Instance {
-    pub(super) fn new(bastide: &Path) -> anyhow::Result<Self> {
+    pub(crate) fn new(bastide: &Path) -> anyhow::Result<Self> {
         let bastide = bastide.canonicalize().context("find the program")?;
-        let dir = std::env::temp_dir().join(format!("bastide-demo-{}", std::process::id()));
-        fs::create_dir(&dir).with_context(|| format!("make {}", dir.display()))?;
         // Free now; a server that loses the race for it says so.
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
+        let name = format!("bastide-own-{}-{port}", std::process::id());
+        let dir = std::env::temp_dir().join(name);
+        fs::create_dir(&dir).with_context(|| format!("make {}", dir.display()))?;
         Ok(Self { bastide, dir, port, server: None, finished: false })
     }
 
     /// Where the demo may put files.
-    pub(super) fn files(&self) -> anyhow::Result<PathBuf> {
+    pub(crate) fn files(&self) -> anyhow::Result<PathBuf> {
         let files = self.dir.join("files");
         fs::create_dir_all(&files).context("make a directory for files")?;
         Ok(files)
     }
 
-    pub(super) fn start(&mut self) -> anyhow::Result<String> {
-        let log = fs::File::create(self.log()).context("open the server's log")?;
+    pub(crate) fn start(&mut self) -> anyhow::Result<String> {
+        let log_path = self.log();
+        let log = fs::File::create(&log_path).context("open the server's log")?;
         let server = self
             .command(&["serve", "--listen", &format!("127.0.0.1:{}", self.port)])
             .stdin(Stdio::null())
@@ -57,7 +58,7 @@ impl Instance {
         let begin = SystemTime::now();
         while !healthy(self.port) {
             if let Some(status) = server.try_wait()? {
-                bail!("it ended with {status}");
+                bail!("it ended with {status}:\n{}", tail(&log_path));
             }
             ensure!(begin.elapsed().unwrap_or_default() < START_WAIT, "it does not answer");
             pause();
@@ -68,31 +69,24 @@ impl Instance {
     }
 
     /// Runs `bastide`, which must succeed; answers what it printed.
-    pub(super) fn bastide(&self, arguments: &[&str]) -> anyhow::Result<String> {
+    pub(crate) fn bastide(&self, arguments: &[&str]) -> anyhow::Result<String> {
         let output = self.output(arguments)?;
         let stderr = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "bastide {}: {}", arguments.join(" "), stderr.trim());
         String::from_utf8(output.stdout).context("it printed something that is not UTF-8")
     }
 
-    /// As [`Instance::bastide`], with its progress shown as it comes.
-    pub(super) fn bastide_shown(&self, arguments: &[&str]) -> anyhow::Result<()> {
-        let status = self.command(arguments).stdout(Stdio::null()).status()?;
-        ensure!(status.success(), "bastide {} ended with {status}", arguments.join(" "));
-        Ok(())
-    }
-
-    pub(super) fn json(&self, arguments: &[&str]) -> anyhow::Result<Value> {
+    pub(crate) fn json(&self, arguments: &[&str]) -> anyhow::Result<Value> {
         let text = self.bastide(&[arguments, &["--json"]].concat())?;
         serde_json::from_str(&text).context("parse what it printed")
     }
 
-    pub(super) fn exit_code(&self, arguments: &[&str]) -> anyhow::Result<i32> {
+    pub(crate) fn exit_code(&self, arguments: &[&str]) -> anyhow::Result<i32> {
         self.output(arguments)?.status.code().context("it was killed")
     }
 
     /// Ends the server, which must end well, and removes everything.
-    pub(super) fn finish(mut self) -> anyhow::Result<()> {
+    pub(crate) fn finish(mut self) -> anyhow::Result<()> {
         self.finished = true;
         self.tear_down()
     }
@@ -102,9 +96,7 @@ impl Instance {
             Some(server) => stop(server),
             None => Ok(()),
         };
-        if stopped.is_err() {
-            say::error(&format!("the server's log:\n{}", tail(&self.log())));
-        }
+        let stopped = stopped.with_context(|| format!("the server's log:\n{}", tail(&self.log())));
         let ended = self.end_keeper();
         let unmounted = unmount_below(&self.dir);
         // Never into a mount that would not go.
@@ -134,7 +126,8 @@ impl Instance {
         self.command(arguments).stdin(Stdio::null()).output().context("start bastide")
     }
 
-    fn command(&self, arguments: &[&str]) -> Command {
+    /// `bastide` with these arguments, for this server.
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.bastide);
         command
             .args(arguments)
@@ -162,7 +155,8 @@ impl Drop for Instance {
         if !self.finished
             && let Err(error) = self.tear_down()
         {
-            say::error(&format!("could not clean up {}: {error:#}", self.dir.display()));
+            let told = format!("could not clean up {}: {error:#}\n", self.dir.display());
+            let _ = std::io::stderr().write_all(told.as_bytes());
         }
     }
 }

@@ -1,0 +1,81 @@
+//! Life of a sandbox, keys, templates, events, as tables and as JSON.
+
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
+use super::Server;
+
+#[test]
+fn a_sandbox_goes_through_its_states() {
+    let server = Server::start();
+    assert_eq!(server.ok(&["sandbox", "pause", "box"]), "box  paused\n");
+    assert_eq!(server.ok(&["sandbox", "resume", "box"]), "box  running\n");
+    assert_eq!(server.ok(&["sandbox", "stop", "box"]), "box  stopped\n");
+    assert_eq!(server.ok(&["sandbox", "start", "box"]), "box  running\n");
+    assert_eq!(server.ok(&["sandbox", "rename", "box", "chest"]), "chest\n");
+    let list = server.ok(&["sandbox", "list"]);
+    assert!(list.starts_with("NAME"), "{list}");
+    assert!(
+        list.lines().any(|line| line.starts_with("chest") && line.contains("running")),
+        "{list}"
+    );
+    assert_eq!(server.json(&["sandbox", "get", "chest"])["template"], "host");
+    server.ok(&["sandbox", "rename", "chest", "box"]);
+    assert_eq!(server.ok(&["sandbox", "logs", "box"]), "");
+    server.end();
+}
+
+#[test]
+fn a_key_of_another_owner_sees_nothing_and_ends_when_revoked() {
+    let server = Server::start();
+    let key = server.json(&["keys", "create", "--owner", "ada", "--plan", "free"]);
+    assert_eq!(key["owner"], "usr_ada");
+    let secret = key["key"].as_str().unwrap();
+    assert_eq!(server.ok(&["sandbox", "list", "--key", secret]).lines().count(), 1);
+    let hidden = server.instance().exit_code(&["sandbox", "get", "box", "--key", secret]);
+    assert_eq!(hidden.unwrap(), 1);
+    let id = key["key_id"].as_str().unwrap();
+    assert!(server.ok(&["keys", "list", "--owner", "ada"]).contains(id));
+    server.ok(&["keys", "revoke", id, "--owner", "ada"]);
+    let revoked = server.fed(&["sandbox", "list", "--key", secret], b"");
+    assert_eq!(revoked.status.code(), Some(1));
+    server.end();
+}
+
+#[test]
+fn templates_are_listed_built_or_not() {
+    let server = Server::start();
+    let list = server.json(&["template", "list"]);
+    let built = |name: &str| {
+        let all = list["templates"].as_array().unwrap();
+        all.iter().find(|one| one["name"] == name).unwrap()["built"].clone()
+    };
+    assert_eq!((built("host"), built("standard")), (true.into(), false.into()));
+    let unbuilt = server.fed(&["sandbox", "create", "--template", "standard"], b"");
+    let text = String::from_utf8_lossy(&unbuilt.stderr).into_owned();
+    assert!(text.contains("bastide template build standard"), "{text}");
+    server.end();
+}
+
+#[test]
+fn events_tell_what_happened() {
+    let server = Server::start();
+    let mut following = server
+        .instance()
+        .command(&["sandbox", "events", "--after", "0", "--json"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(following.stdout.take().unwrap()).lines();
+    server.ok(&["sandbox", "stop", "box"]);
+    let kinds = lines.map(|line| {
+        let event: serde_json::Value = serde_json::from_str(&line.unwrap()).unwrap();
+        (event["type"].as_str().unwrap().to_owned(), event["reason"].clone())
+    });
+    let stopped = kinds.into_iter().find(|(kind, _)| kind == "lifecycle.stopped").unwrap();
+    following.kill().unwrap();
+    following.wait().unwrap();
+    assert_eq!(stopped.1, "user_request");
+    server.end();
+}
