@@ -39,7 +39,7 @@ pub struct Config {
     pub disk: Disk,
     pub pool: PoolDefaults,
     pub pools: Vec<PoolSettings>,
-    pub warm: BTreeMap<TemplateName, u32>,
+    pub warm: BTreeMap<TemplateName, usize>,
     pub templates_dir: Option<PathBuf>,
     pub host_template_for_all: bool,
     pub limits: Limits,

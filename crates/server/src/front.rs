@@ -44,12 +44,7 @@ pub(crate) async fn pass(State(app): State<App>, request: Request, next: Next) -
     let path = request.uri().path().to_owned();
     let route = request.extensions().get::<MatchedPath>().cloned();
     let span = tracing::info_span!("request", request.id = id.to_str().unwrap_or_default());
-    let answer = AssertUnwindSafe(next.run(request)).catch_unwind().instrument(span.clone());
-    let mut response = answer.await.unwrap_or_else(|panic| {
-        let text = panic_text(&*panic);
-        span.in_scope(|| tracing::error!(panic = text, "a handler panicked"));
-        Refusal::Panicked.into_response()
-    });
+    let mut response = caught(next.run(request)).instrument(span.clone()).await;
     drop(in_flight);
     let took = began.elapsed();
     let status = response.status().as_u16();
@@ -63,6 +58,14 @@ pub(crate) async fn pass(State(app): State<App>, request: Request, next: Next) -
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     response
+}
+
+/// A bug in a handler is one request's 500, and nobody else's.
+async fn caught(answer: impl Future<Output = Response>) -> Response {
+    AssertUnwindSafe(answer).catch_unwind().await.unwrap_or_else(|panic| {
+        tracing::error!(panic = panic_text(&*panic), "a handler panicked");
+        Refusal::Panicked.into_response()
+    })
 }
 
 /// The client's own, if it is harmless; else the next of ours.
@@ -86,3 +89,6 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
     let literal = panic.downcast_ref::<&str>().copied();
     literal.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("(no text)")
 }
+
+#[cfg(test)]
+mod tests;

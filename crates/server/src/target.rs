@@ -1,5 +1,6 @@
 //! Path parameters and query strings, as handlers want them.
 
+use api::query::Query;
 use axum::extract::{FromRequestParts, RawPathParams};
 use axum::http::request::Parts;
 use model::{Error, ExecId, SandboxRef};
@@ -18,6 +19,18 @@ pub(crate) struct KeyTarget(pub(crate) String);
 
 /// The query string as it came.
 pub(crate) struct RawQuery(pub(crate) Option<String>);
+
+/// For endpoints that take no query: a parameter that would be ignored is refused.
+pub(crate) struct NoQuery;
+
+impl FromRequestParts<App> for NoQuery {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, Refusal> {
+        Query::parse(parts.uri.query(), &[])?;
+        Ok(Self)
+    }
+}
 
 impl FromRequestParts<App> for Target {
     type Rejection = Refusal;

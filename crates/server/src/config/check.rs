@@ -8,6 +8,9 @@ use url::Url;
 
 use crate::config::{Config, PoolKind, PoolSettings};
 
+/// More would be a mistake: each waits with a process of its own.
+const WARM_MAX: usize = 10_000;
+
 impl Config {
     /// Refuses what cannot work, naming the setting.
     pub fn check(&self) -> anyhow::Result<()> {
@@ -31,6 +34,9 @@ impl Config {
             "disk.gb_default: must be 1 to disk.gb_max ({})",
             self.disk.gb_max
         );
+        for (template, count) in &self.warm {
+            ensure!(*count <= WARM_MAX, "warm.{template}: at most {WARM_MAX}");
+        }
         ensure!(self.ceiling.vcpu >= 1, "ceiling.vcpu: must be at least 1");
         ensure!(self.limits.connections >= 1, "limits.connections: must be at least 1");
         ensure!(self.limits.json_bytes >= 1024, "limits.json_bytes: must be at least 1024");

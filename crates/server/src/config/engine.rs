@@ -1,10 +1,10 @@
 //! The engine's settings out of the server's.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use engine::EngineConfig;
-use model::{Plan, Policy, PolicyName, Quota};
+use model::{Plan, Policy, PolicyName, Quota, TemplateName};
 
 use crate::config::{Config, QuotaSettings};
 
@@ -46,10 +46,27 @@ impl Config {
                 .filter_map(|(plan, settings)| Some((Plan::parse(plan)?, *settings)))
                 .map(|(plan, settings)| (plan, settings.over(Quota::of_plan(plan))))
                 .collect(),
+            defined_templates: self.defined_templates(),
             host_template_for_all: self.host_template_for_all,
             sweep_every: Duration::from_secs(self.sweep_seconds),
             ..EngineConfig::default()
         }
+    }
+
+    /// The names that could be built here, for a better answer than "unknown".
+    fn defined_templates(&self) -> BTreeSet<TemplateName> {
+        let mut names = EngineConfig::default().defined_templates;
+        let files = self.templates_dir.iter().filter_map(|dir| std::fs::read_dir(dir).ok());
+        for file in files.flatten().flatten() {
+            let path = file.path();
+            if path.extension().is_some_and(|extension| extension == "toml")
+                && let Some(stem) = path.file_stem().and_then(|stem| stem.to_str())
+                && let Ok(name) = stem.parse()
+            {
+                names.insert(name);
+            }
+        }
+        names
     }
 
     /// The built-in ones, replaced and joined by the configured.

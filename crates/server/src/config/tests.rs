@@ -63,7 +63,7 @@ fn nested_settings_come_from_every_layer() {
         flags: &["--pools", "[{ name = 'a', max_sandboxes = 2 }]", "--limits-file-bytes", "7"],
     };
     let config = loaded(&given).unwrap();
-    assert_eq!(config.warm.values().sum::<u32>(), 4);
+    assert_eq!(config.warm.values().sum::<usize>(), 4);
     assert_eq!(config.pools()[0].max_sandboxes, Some(2));
     assert_eq!(config.limits.file_bytes, 7);
     let engine = config.engine();
@@ -101,6 +101,19 @@ fn wrong_values_are_named_with_their_source() {
     );
     let words = ["--drain-seconds", "a b"];
     refused(&Given { file: "", variables: &[], flags: &words }, &["--drain-seconds"]);
+}
+
+#[test]
+fn templates_of_the_directory_are_known_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["mine.toml", "README.md", "Not A Name.toml"] {
+        std::fs::write(dir.path().join(name), "").unwrap();
+    }
+    let config = Config { templates_dir: Some(dir.path().into()), ..Config::default() };
+    let names = config.engine().defined_templates;
+    assert!(names.contains(&"mine".parse().unwrap()));
+    assert!(names.contains(&"standard".parse().unwrap()));
+    assert_eq!(names.len(), 5);
 }
 
 #[test]

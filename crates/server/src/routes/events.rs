@@ -13,6 +13,7 @@ use crate::app::App;
 use crate::auth::Who;
 use crate::refusal::Refusal;
 use crate::sse;
+use crate::target::NoQuery;
 
 /// Follow what happens to your sandboxes
 ///
@@ -31,6 +32,7 @@ use crate::sse;
 pub(crate) async fn events(
     State(app): State<App>,
     Who(caller): Who,
+    _none: NoQuery,
     headers: HeaderMap,
 ) -> Result<Response, Refusal> {
     let after = headers

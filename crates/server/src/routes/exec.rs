@@ -17,7 +17,7 @@ use crate::auth::Who;
 use crate::body::Json;
 use crate::refusal::Refusal;
 use crate::sse;
-use crate::target::{ExecTarget, RawQuery, Target};
+use crate::target::{ExecTarget, NoQuery, RawQuery, Target};
 
 /// Run a command and wait for its end
 ///
@@ -38,6 +38,7 @@ pub(crate) async fn run(
     State(app): State<App>,
     Who(caller): Who,
     Target(sandbox): Target,
+    _none: NoQuery,
     body: Json<ExecRequest>,
 ) -> Result<Answer<ExecResponse>, Refusal> {
     let command = command(body.value.check()?);
@@ -75,6 +76,7 @@ pub(crate) async fn run_streamed(
     State(app): State<App>,
     Who(caller): Who,
     Target(sandbox): Target,
+    _none: NoQuery,
     body: Json<ExecRequest>,
 ) -> Result<Response, Refusal> {
     let command = command(body.value.check()?);
@@ -143,6 +145,7 @@ pub(crate) async fn kill(
     State(app): State<App>,
     Who(caller): Who,
     ExecTarget(sandbox, exec): ExecTarget,
+    _none: NoQuery,
 ) -> Result<StatusCode, Refusal> {
     app.engine.exec_kill(&caller, &sandbox, &exec).await?;
     Ok(StatusCode::NO_CONTENT)

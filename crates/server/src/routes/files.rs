@@ -16,7 +16,7 @@ use crate::app::App;
 use crate::auth::Who;
 use crate::body::upload;
 use crate::refusal::Refusal;
-use crate::target::{RawQuery, Target};
+use crate::target::{NoQuery, RawQuery, Target};
 
 /// Download a file
 #[utoipa::path(
@@ -96,6 +96,7 @@ pub(crate) async fn export(
     State(app): State<App>,
     Who(caller): Who,
     Target(sandbox): Target,
+    _none: NoQuery,
 ) -> Result<Response, Refusal> {
     let body = app.engine.export(&caller, &sandbox).await?;
     Ok(attachment(None, "application/x-tar", Body::from_stream(body)))
@@ -123,6 +124,7 @@ pub(crate) async fn import(
     State(app): State<App>,
     Who(caller): Who,
     Target(sandbox): Target,
+    _none: NoQuery,
     request: Request,
 ) -> Result<Answer<Uploaded>, Refusal> {
     let (body, verdict) = upload(request, app.limits.archive_bytes, patience(&app))?;

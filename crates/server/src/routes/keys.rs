@@ -11,7 +11,7 @@ use crate::app::App;
 use crate::auth::Who;
 use crate::body::OptionalJson;
 use crate::refusal::Refusal;
-use crate::target::{KeyTarget, RawQuery};
+use crate::target::{KeyTarget, NoQuery, RawQuery};
 
 const OTHERS: &str = "only the operator's key manages the keys of other owners";
 const PLANS: &str = "only the operator's key says what plan a key has";
@@ -32,6 +32,7 @@ const PLANS: &str = "only the operator's key says what plan a key has";
 pub(crate) async fn create(
     State(app): State<App>,
     who: Who,
+    _none: NoQuery,
     OptionalJson(request): OptionalJson<CreateKey>,
 ) -> Result<(StatusCode, Answer<CreatedKey>), Refusal> {
     let plan = request.plan()?;

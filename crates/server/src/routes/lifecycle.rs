@@ -9,7 +9,7 @@ use crate::app::App;
 use crate::auth::Who;
 use crate::body::OptionalJson;
 use crate::refusal::Refusal;
-use crate::target::Target;
+use crate::target::{NoQuery, Target};
 
 /// Start a stopped sandbox
 ///
@@ -29,6 +29,7 @@ pub(crate) async fn start(
     State(app): State<App>,
     Who(caller): Who,
     Target(sandbox): Target,
+    _none: NoQuery,
 ) -> Result<Answer<Sandbox>, Refusal> {
     Ok(Answer(app.shown(&app.engine.start_sandbox(&caller, &sandbox).await?)))
 }
@@ -50,6 +51,7 @@ pub(crate) async fn stop(
     State(app): State<App>,
     Who(caller): Who,
     Target(sandbox): Target,
+    _none: NoQuery,
 ) -> Result<Answer<Sandbox>, Refusal> {
     Ok(Answer(app.shown(&app.engine.stop(&caller, &sandbox).await?)))
 }
@@ -70,6 +72,7 @@ pub(crate) async fn pause(
     State(app): State<App>,
     Who(caller): Who,
     Target(sandbox): Target,
+    _none: NoQuery,
 ) -> Result<Answer<Sandbox>, Refusal> {
     Ok(Answer(app.shown(&app.engine.pause(&caller, &sandbox).await?)))
 }
@@ -88,6 +91,7 @@ pub(crate) async fn resume(
     State(app): State<App>,
     Who(caller): Who,
     Target(sandbox): Target,
+    _none: NoQuery,
 ) -> Result<Answer<Sandbox>, Refusal> {
     Ok(Answer(app.shown(&app.engine.resume(&caller, &sandbox).await?)))
 }
@@ -112,6 +116,7 @@ pub(crate) async fn cancel(
     State(app): State<App>,
     Who(caller): Who,
     Target(sandbox): Target,
+    _none: NoQuery,
     OptionalJson(request): OptionalJson<CancelRequest>,
 ) -> Result<Answer<CancelResponse>, Refusal> {
     let reason = match request.reason {

@@ -8,7 +8,7 @@ use engine::LogTail;
 use crate::app::App;
 use crate::auth::Who;
 use crate::refusal::Refusal;
-use crate::target::{RawQuery, Target};
+use crate::target::{NoQuery, RawQuery, Target};
 
 /// Read the end of the agent's log
 ///
@@ -67,6 +67,7 @@ pub(crate) async fn usage(
     State(app): State<App>,
     Who(caller): Who,
     Target(sandbox): Target,
+    _none: NoQuery,
 ) -> Result<Answer<Usage>, Refusal> {
     let used = app.engine.usage(&caller, &sandbox).await?;
     Ok(Answer(Usage {

@@ -13,6 +13,7 @@ use crate::app::App;
 use crate::auth::Who;
 use crate::config::MetricsAccess;
 use crate::refusal::Refusal;
+use crate::target::NoQuery;
 
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(example = json!({ "status": "ok", "version": "0.0.0" }))]
@@ -100,6 +101,7 @@ pub(crate) async fn metrics(State(app): State<App>, request: Request) -> Result<
 pub(crate) async fn templates(
     State(app): State<App>,
     _who: Who,
+    _none: NoQuery,
 ) -> Result<Answer<Templates>, Refusal> {
     let built = app.engine.templates().await?;
     let templates = built

@@ -22,7 +22,7 @@ use crate::auth::Who;
 use crate::body::Json;
 use crate::limits::IDEMPOTENCY_KEY_BYTES_MAX;
 use crate::refusal::Refusal;
-use crate::target::Target;
+use crate::target::{NoQuery, Target};
 
 /// For the name in `persistence_url` to resolve.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -50,6 +50,7 @@ const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) async fn create(
     State(app): State<App>,
     Who(caller): Who,
+    _none: NoQuery,
     headers: HeaderMap,
     body: Json<CreateSandbox>,
 ) -> Result<Response, Refusal> {
@@ -83,6 +84,7 @@ pub(crate) async fn create(
 pub(crate) async fn list(
     State(app): State<App>,
     Who(caller): Who,
+    _none: NoQuery,
 ) -> Result<Answer<SandboxList>, Refusal> {
     let listing = app.engine.list(&caller).await?;
     let sandboxes = listing.sandboxes.iter().map(|sandbox| app.shown(sandbox)).collect();
@@ -108,6 +110,7 @@ pub(crate) async fn get(
     State(app): State<App>,
     Who(caller): Who,
     Target(sandbox): Target,
+    _none: NoQuery,
 ) -> Result<Answer<Sandbox>, Refusal> {
     Ok(Answer(app.shown(&app.engine.get(&caller, &sandbox).await?)))
 }
@@ -129,6 +132,7 @@ pub(crate) async fn patch(
     State(app): State<App>,
     Who(caller): Who,
     Target(sandbox): Target,
+    _none: NoQuery,
     body: Json<PatchSandbox>,
 ) -> Result<Answer<Sandbox>, Refusal> {
     let change = body.value.check()?;
@@ -151,6 +155,7 @@ pub(crate) async fn delete(
     State(app): State<App>,
     Who(caller): Who,
     Target(sandbox): Target,
+    _none: NoQuery,
 ) -> Result<Answer<Sandbox>, Refusal> {
     Ok(Answer(app.shown(&app.engine.delete(&caller, &sandbox).await?)))
 }

@@ -39,6 +39,19 @@ async fn unknown_routes_and_methods_are_problems() {
 }
 
 #[tokio::test]
+async fn parameters_that_nobody_reads_are_refused() {
+    let server = TestServer::start().await;
+    let operator = &server.operator;
+    for (method, path) in crate::auth::GUARDED {
+        let path = path.replace("exec/y", "exec/ex-0123456789abcdef0123456789abcdef");
+        let request = operator.request(method, &format!("{path}?colour=red"));
+        let answer = operator.send(request.body(Body::from("{}")).unwrap()).await;
+        answer.refuses("colour");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn health_needs_no_key() {
     let server = TestServer::start().await;
     let health = server.nobody().get("/healthz").await;

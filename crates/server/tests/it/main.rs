@@ -14,6 +14,7 @@ mod files;
 mod front;
 mod harness;
 mod idempotency;
+mod journal;
 mod keys;
 mod lifecycle;
 mod logs;
