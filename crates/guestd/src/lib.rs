@@ -59,9 +59,9 @@ pub async fn serve(
     config: Config,
     stop: impl Future<Output = ()>,
 ) -> io::Result<()> {
-    let (reaper, ends) = reaper::Reaper::new(config.orphans)?;
-    let state = state::State::new(config, reaper)?;
-    let reaping = std::sync::Arc::clone(&state.reaper).run(ends);
+    let orphans = reaper::orphan_signal(config.orphans)?;
+    let state = state::State::new(config)?;
+    let reaping = std::sync::Arc::clone(&state.reaper).reap_orphans(orphans);
     tokio::select! {
         () = reaping => {}
         () = http::accept(&listener, &state) => {}

@@ -1,14 +1,21 @@
-//! Learns how children ended. As PID 1 it reaps every orphan too; elsewhere only the children that
-//! it was told of, because the others belong to whoever runs us.
+//! Learns how children ended.
+//!
+//! A child that somebody waits for tells its end through a descriptor. As PID 1 we reap every orphan
+//! too, at SIGCHLD, which may take the status of a child before its descriptor is looked at; so both
+//! ways end in one table. Elsewhere other children belong to whoever runs us, and are left alone.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rustix::process::{Pid, WaitOptions, WaitStatus, wait, waitpid};
+use rustix::process::{Pid, WaitOptions, WaitStatus, waitpid};
+use tokio::io::unix::AsyncFd;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
 use crate::process::Status;
+use crate::sys;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Orphans {
@@ -16,54 +23,48 @@ pub enum Orphans {
     Leave,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Reaper {
-    orphans: Orphans,
     children: Mutex<HashMap<i32, oneshot::Sender<Status>>>,
 }
 
+/// The end of one child, to be waited for.
+#[derive(Debug)]
+pub(crate) struct Exit {
+    reaper: Arc<Reaper>,
+    pid: i32,
+    pidfd: AsyncFd<OwnedFd>,
+    status: oneshot::Receiver<Status>,
+}
+
+/// What tells of orphans; `None` when they are not ours.
+pub(crate) fn orphan_signal(orphans: Orphans) -> io::Result<Option<Signal>> {
+    match orphans {
+        Orphans::Reap => signal(SignalKind::child()).map(Some),
+        Orphans::Leave => Ok(None),
+    }
+}
+
 impl Reaper {
-    /// The signal is listened to from now on, so that no end is missed before [`Reaper::run`] runs.
-    pub(crate) fn new(orphans: Orphans) -> std::io::Result<(Arc<Self>, Signal)> {
-        let ends = signal(SignalKind::child())?;
-        Ok((Arc::new(Self { orphans, children: Mutex::default() }), ends))
-    }
-
-    /// Call at once after the child was made.
-    pub(crate) fn track(&self, pid: i32) -> oneshot::Receiver<Status> {
-        let (sender, receiver) = oneshot::channel();
+    /// Call before anything else can run after the child was made.
+    pub(crate) fn track(self: &Arc<Self>, pid: i32, pidfd: OwnedFd) -> io::Result<Exit> {
+        let (sender, status) = oneshot::channel();
         self.lock().insert(pid, sender);
-        if self.orphans == Orphans::Leave {
-            // Its signal may have come before we knew of it.
-            self.reap_one(pid);
-        }
-        receiver
+        let pidfd = sys::watched(pidfd)?;
+        Ok(Exit { reaper: Arc::clone(self), pid, pidfd, status })
     }
 
-    pub(crate) async fn run(self: Arc<Self>, mut ends: Signal) {
+    /// For ever.
+    pub(crate) async fn reap_orphans(self: Arc<Self>, ends: Option<Signal>) {
+        let Some(mut ends) = ends else { return std::future::pending().await };
         while ends.recv().await.is_some() {
-            match self.orphans {
-                Orphans::Reap => self.reap_all(),
-                Orphans::Leave => self.reap_known(),
+            while let Ok(Some((pid, status))) = waitpid(None, WaitOptions::NOHANG) {
+                self.tell(pid.as_raw_nonzero().get(), status);
             }
         }
     }
 
-    fn reap_all(&self) {
-        // Any child: `waitpid(None)` would mean our own process group, which every child has left.
-        while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
-            self.tell(pid.as_raw_nonzero().get(), status);
-        }
-    }
-
-    fn reap_known(&self) {
-        let known: Vec<i32> = self.lock().keys().copied().collect();
-        for pid in known {
-            self.reap_one(pid);
-        }
-    }
-
-    fn reap_one(&self, pid: i32) {
+    fn reap(&self, pid: i32) {
         if let Ok(Some((_, status))) = waitpid(Pid::from_raw(pid), WaitOptions::NOHANG) {
             self.tell(pid, status);
         }
@@ -80,7 +81,19 @@ impl Reaper {
         let _ = sender.send(status);
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<i32, oneshot::Sender<Status>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<i32, oneshot::Sender<Status>>> {
         self.children.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Exit {
+    /// Waits for the end, and reaps it. Can be given up and called again, but not after it answered.
+    pub(crate) async fn wait(&mut self) -> Status {
+        tokio::select! {
+            status = &mut self.status => return status.unwrap_or(Status::Exited(-1)),
+            _ = self.pidfd.readable() => self.reaper.reap(self.pid),
+        }
+        // It has been told, now or by the other way.
+        (&mut self.status).await.unwrap_or(Status::Exited(-1))
     }
 }

@@ -51,7 +51,7 @@ pub(crate) struct Settings {
 }
 
 impl State {
-    pub(crate) fn new(config: Config, reaper: Arc<Reaper>) -> io::Result<Arc<Self>> {
+    pub(crate) fn new(config: Config) -> io::Result<Arc<Self>> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let adjust = config.oom_score_adj.and_then(|adjust| CString::new(adjust.to_string()).ok());
         Ok(Arc::new(Self {
@@ -61,7 +61,7 @@ impl State {
             oom_score_adj: adjust,
             is_root: rustix::process::geteuid().is_root(),
             dev_null: rustix::fs::open("/dev/null", flags, Mode::empty())?,
-            reaper,
+            reaper: Arc::default(),
             processes: Table::default(),
             watchers: Watchers::default(),
             cpu: metrics::CpuMeter::default(),

@@ -10,10 +10,10 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::unix::AsyncFd;
-use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::{Channel, Ended, Output, Process, Status, Until};
+use crate::reaper::Exit;
 use crate::state::State;
 
 /// Read at once, which is also how much a pipe holds.
@@ -84,7 +84,7 @@ impl Pump {
         Self { state, process, sources, key, started_at: Instant::now() }
     }
 
-    pub(super) async fn run(mut self, exit: oneshot::Receiver<Status>) {
+    pub(super) async fn run(mut self, exit: Exit) {
         let status = self.carry(exit).await;
         self.drain().await;
         if self.is_open() && self.process.start.until == Until::Exit {
@@ -105,7 +105,7 @@ impl Pump {
     }
 
     /// Until the process has exited and, if its output lasts longer than itself, that has ended too.
-    async fn carry(&mut self, mut exit: oneshot::Receiver<Status>) -> Status {
+    async fn carry(&mut self, mut exit: Exit) -> Status {
         let deadline = self.process.start.timeout.map(|timeout| self.started_at + timeout);
         let mut timed_out = false;
         let mut status = None;
@@ -120,8 +120,8 @@ impl Pump {
             let process = Arc::clone(&self.process);
             tokio::select! {
                 () = self.take_some() => {}
-                ended = &mut exit, if status.is_none() => {
-                    status = Some(ended.unwrap_or(Status::Exited(-1)));
+                ended = exit.wait(), if status.is_none() => {
+                    status = Some(ended);
                     process.reaped.send_replace(true);
                 }
                 () = at(deadline), if !timed_out => {

@@ -64,8 +64,8 @@ pub(crate) fn start(state: &Arc<State>, start: Start) -> Result<Arc<Process>> {
         oom_score_adj: state.oom_score_adj.as_deref(),
     };
     let spawned = sys::spawn(&child);
-    let pid = match spawned {
-        Ok(pid) => pid,
+    let (pid, pidfd) = match spawned {
+        Ok(spawned) => spawned,
         Err(error) => {
             if let (Some(cgroups), Some(cgroup)) = (&state.cgroups, cgroup) {
                 cgroups.give_back(cgroup);
@@ -73,7 +73,7 @@ pub(crate) fn start(state: &Arc<State>, start: Start) -> Result<Arc<Process>> {
             return Err(could_not_start(&start, &cwd, &error));
         }
     };
-    let exit = state.reaper.track(pid);
+    let exit = state.reaper.track(pid, pidfd).map_err(|error| Refusal::io("start", &error))?;
     drop(ends.child);
 
     let keep = if start.until == Until::Exit { guest_proto::RING_BYTES } else { WINDOW_BYTES };

@@ -86,6 +86,31 @@ enum SignalName {
     Term,
     #[serde(rename = "SIGNAL_SIGKILL")]
     Kill,
+    // Ours: what a terminal or a supervisor sends, for `bastide run`.
+    #[serde(rename = "SIGNAL_SIGHUP")]
+    Hangup,
+    #[serde(rename = "SIGNAL_SIGINT")]
+    Interrupt,
+    #[serde(rename = "SIGNAL_SIGQUIT")]
+    Quit,
+    #[serde(rename = "SIGNAL_SIGUSR1")]
+    User1,
+    #[serde(rename = "SIGNAL_SIGUSR2")]
+    User2,
+}
+
+impl SignalName {
+    fn signal(&self) -> Signal {
+        match self {
+            Self::Term => Signal::TERM,
+            Self::Kill => Signal::KILL,
+            Self::Hangup => Signal::HUP,
+            Self::Interrupt => Signal::INT,
+            Self::Quit => Signal::QUIT,
+            Self::User1 => Signal::USR1,
+            Self::User2 => Signal::USR2,
+        }
+    }
 }
 
 /// One message of `StreamInput`.
@@ -185,8 +210,7 @@ async fn on_one(state: &State, request: Request, procedure: &str) -> Result<Noth
         }
         "SendInput" => give(&process, request.input).await?,
         "SendSignal" => match request.signal {
-            Some(SignalName::Term) => process.signal(Signal::TERM).await?,
-            Some(SignalName::Kill) => process.signal(Signal::KILL).await?,
+            Some(name) => process.signal(name.signal()).await?,
             None => return Err(Refusal::invalid("there is no signal")),
         },
         _ => {

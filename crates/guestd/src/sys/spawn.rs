@@ -15,7 +15,7 @@
 
 use std::ffi::{CStr, CString, c_char, c_int, c_long, c_void};
 use std::io;
-use std::os::fd::{AsRawFd as _, BorrowedFd, RawFd};
+use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 use std::ptr;
 use std::sync::{Mutex, PoisonError};
 
@@ -85,8 +85,9 @@ unsafe impl Send for Stack {}
 
 static STACK: Mutex<Option<Stack>> = Mutex::new(None);
 
-/// Starts the child and returns its pid once it has become the program.
-pub(crate) fn spawn(child: &Child<'_>) -> Result<i32, SpawnError> {
+/// Starts the child and returns its pid, and a descriptor that becomes readable at its end, once it
+/// has become the program.
+pub(crate) fn spawn(child: &Child<'_>) -> Result<(i32, OwnedFd), SpawnError> {
     let argv = pointers(child.argv);
     let env = pointers(child.env);
     let (argv, env) = (argv.as_ptr(), env.as_ptr());
@@ -101,10 +102,12 @@ pub(crate) fn spawn(child: &Child<'_>) -> Result<i32, SpawnError> {
     let top = unsafe { base.add(STACK_BYTES) };
 
     let blocked = block_signals();
-    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | libc::SIGCHLD;
+    let mut pidfd: RawFd = -1;
     // SAFETY: the stack is ours while the lock is held; `plan` outlives the child's use of it,
-    // because CLONE_VFORK keeps us here until the child has called exec or exit.
-    let pid = unsafe { libc::clone(run, top, flags, (&raw mut plan).cast()) };
+    // because CLONE_VFORK keeps us here until the child has called exec or exit; `pidfd` is where
+    // CLONE_PIDFD says that the descriptor goes.
+    let pid = unsafe { libc::clone(run, top, flags, (&raw mut plan).cast(), &raw mut pidfd) };
     let clone_error = io::Error::last_os_error();
     restore_signals(&blocked);
     drop(stack);
@@ -112,10 +115,12 @@ pub(crate) fn spawn(child: &Child<'_>) -> Result<i32, SpawnError> {
     if pid < 0 {
         return Err(failed(Step::Clone, clone_error));
     }
+    // SAFETY: the kernel made it for us just now.
+    let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
     // SAFETY: the child wrote it through the pointer above; a plain read could be optimised away.
     let errno = unsafe { ptr::read_volatile(&raw const plan.errno) };
     if errno == 0 {
-        return Ok(pid);
+        return Ok((pid, pidfd));
     }
     reap(pid);
     // SAFETY: as above.
