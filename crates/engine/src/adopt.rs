@@ -78,9 +78,10 @@ async fn adopt(
         adopt_tombstone(core, pool, observed);
         return Ok(());
     }
-    let first = first(core, &observed, claim);
+    let (first, why) = first(core, &observed, claim);
     let template = pool.template(&observed.spec.template).await.ok().flatten();
     let rootfs = resolve::rootfs(&observed.spec.template, template.as_ref());
+    let observed = Observed { end_reason: why.or(observed.end_reason), ..observed };
     let state = state_of(core, pool, &observed, (&first, rootfs));
     let (cell, machine) = machine::make(core, state, Arc::clone(pool));
     let counted = matches!(cell.phase(), Phase::Running | Phase::Paused | Phase::Creating);
@@ -100,8 +101,8 @@ async fn adopt(
     Ok(())
 }
 
-/// What is left to do about a sandbox.
-fn first(core: &Core, observed: &Observed, claim: Claim) -> First {
+/// What is left to do about a sandbox, and the reason if it is to end.
+fn first(core: &Core, observed: &Observed, claim: Claim) -> (First, Option<EndReason>) {
     let is_new = !older_than(core.now(), observed.spec.created_at, UNCLAIMED_IS_NEW_FOR);
     let runs = matches!(observed.phase, Phase::Running | Phase::Paused);
     let never_answered = match claim {
@@ -110,18 +111,18 @@ fn first(core: &Core, observed: &Observed, claim: Claim) -> First {
         Claim::None => is_new,
     };
     if never_answered {
-        return First::FinishDelete(EndReason::CreateFailed);
+        return (First::FinishDelete, Some(EndReason::CreateFailed));
     }
     match observed.phase {
-        Phase::Running | Phase::Paused => First::Adopted,
-        Phase::Creating | Phase::Configuring | Phase::Booting => First::FinishStart,
-        Phase::Stopping => First::FinishStop,
+        Phase::Running | Phase::Paused => (First::Adopted, None),
+        Phase::Creating | Phase::Configuring | Phase::Booting => (First::FinishStart, None),
+        Phase::Stopping => (First::FinishStop, None),
         Phase::Stopped => match died(observed) {
-            Some(reason) => First::FinishDelete(reason),
-            None => First::Adopted,
+            Some(reason) => (First::FinishDelete, Some(reason)),
+            None => (First::Adopted, None),
         },
         Phase::Deleting | Phase::Destroyed => {
-            First::FinishDelete(observed.end_reason.unwrap_or(EndReason::UserRequest))
+            (First::FinishDelete, Some(observed.end_reason.unwrap_or(EndReason::UserRequest)))
         }
     }
 }
@@ -155,24 +156,18 @@ fn state_of(
     let phase = match first {
         // What a launch goes through; the task goes on from its beginning.
         First::FinishStart => Phase::Creating,
-        First::FinishDelete(_) => Phase::Deleting,
+        First::FinishDelete => Phase::Deleting,
         First::FinishStop => Phase::Stopping,
         First::Adopted | First::Launch(_) => observed.phase,
     };
     let runs = matches!(phase, Phase::Running | Phase::Paused);
-    let end_reason = match first {
-        First::FinishDelete(reason) => Some(*reason),
-        First::Adopted | First::Launch(_) | First::FinishStart | First::FinishStop => {
-            observed.end_reason
-        }
-    };
     State {
         spec: Arc::new(observed.spec.clone()),
         phase,
         generation: 1,
         incarnation: observed.incarnation.as_deref().map(Arc::from),
         started_at: observed.started_at.or_else(|| runs.then(|| core.now())),
-        end_reason: if runs { None } else { end_reason },
+        end_reason: observed.end_reason.filter(|_| !runs),
         destroyed_at: None,
         rootfs,
         guest: pool.driver.guest(observed.spec.id).ok().filter(|_| runs),

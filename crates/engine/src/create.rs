@@ -8,6 +8,7 @@ use anyhow::Context;
 use jiff::{SignedDuration, Timestamp};
 use model::{Conflict, Error, NewSandbox, OwnerId, Phase, Result, SandboxSpec};
 use serde::{Deserialize, Serialize};
+use store::Remembered;
 use tokio::sync::{oneshot, watch};
 
 use crate::machine::{self, First, LaunchOrder};
@@ -49,7 +50,7 @@ enum Entry {
 pub(crate) struct RequestClaim {
     pub(crate) key: String,
     pub(crate) body_sha256: [u8; 32],
-    pub(crate) expires_at: Timestamp,
+    pub(crate) times: Remembered,
     /// Others with this key wait until it is dropped.
     pub(crate) _turn: Turn,
 }
@@ -104,7 +105,7 @@ impl Engine {
             let claim = RequestClaim {
                 key: request.key,
                 body_sha256: request.body_sha256,
-                expires_at: now + REMEMBERED_FOR,
+                times: Remembered { from: now, until: now + REMEMBERED_FOR },
                 _turn: turn,
             };
             return self.launch(caller, wanted, Some(claim)).await;

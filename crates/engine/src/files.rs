@@ -130,7 +130,8 @@ impl Engine {
         S: Stream<Item = io::Result<Bytes>> + Send + 'static,
     {
         let mut running = self.core.use_guest(caller, sandbox)?;
-        match running.guest.write_file(path, body).await {
+        // On the heap: it holds a whole connection.
+        match Box::pin(running.guest.write_file(path, body)).await {
             Ok(()) => Ok(()),
             Err(GuestError::NotFound) => {
                 Err(Error::invalid("path", format!("its directory does not exist: {path}")))
@@ -154,7 +155,8 @@ impl Engine {
         S: Stream<Item = io::Result<Bytes>> + Send + 'static,
     {
         let desk = self.desk(caller, sandbox).await?;
-        let imported = desk.guest.import_tar(&desk.workspace, body);
+        // On the heap: it holds a whole connection.
+        let imported = Box::pin(desk.guest.import_tar(&desk.workspace, body));
         let imported = match &desk.hold {
             Hold::Call { .. } => imported.await,
             Hold::Maintenance { until, .. } => {

@@ -59,7 +59,8 @@ pub(crate) enum First {
     Adopted,
     FinishStart,
     FinishStop,
-    FinishDelete(EndReason),
+    /// For the reason that its state has.
+    FinishDelete,
 }
 
 pub(crate) struct LaunchOrder {
@@ -112,7 +113,7 @@ impl Machine {
             First::Adopted => {}
             First::FinishStart => self.finish_start().await,
             First::FinishStop => drop(self.stop(EndReason::Unknown).await),
-            First::FinishDelete(reason) => drop(self.delete(reason).await),
+            First::FinishDelete => self.finish_delete().await,
         }
         let closing = self.core.closing.clone();
         let clock = self.core.config.clock.clone();

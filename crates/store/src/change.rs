@@ -21,7 +21,7 @@ pub enum Change {
         key: String,
         body_sha256: [u8; 32],
         answer: String,
-        expires_at: Timestamp,
+        times: Remembered,
     },
     /// The create is finished; `answer` replaces what was remembered.
     Settle {
@@ -36,6 +36,13 @@ pub enum Change {
     /// Ends a leg and tells `billing.sandbox-hour`, once; nothing when it has ended or never began.
     EndLeg(LegEnd),
     Tell(Event, Transition),
+}
+
+/// From when to when an answer is remembered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Remembered {
+    pub from: Timestamp,
+    pub until: Timestamp,
 }
 
 /// What happened once and only once to a sandbox; the second time it is not told.
@@ -95,15 +102,8 @@ fn apply(batch: &mut Batch<'_>, of: &Subject, change: Change) -> Result<()> {
     let owner = of.owner.as_str();
     match change {
         Change::ClaimName(name) => claim_name(db, of, &name),
-        Change::ClaimRequest { key, body_sha256, answer, expires_at } => {
-            let taken = execute(
-                db,
-                "INSERT INTO requests (owner, idempotency_key, body_sha256, sandbox, answer, expires_at)
-                 VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING",
-                params![owner, key, body_sha256, of.id, answer, micros(expires_at)],
-            )? == 0;
-            let detail = "another create with this Idempotency-Key is in progress";
-            if taken { Err(Error::wrong_state(detail)) } else { Ok(()) }
+        Change::ClaimRequest { key, body_sha256, answer, times } => {
+            claim_request(db, of, &key, (body_sha256, &answer, times))
         }
         Change::Settle { answer } => settle(db, of, answer.as_deref()),
         Change::Unclaim => {
@@ -136,6 +136,31 @@ fn claim_name(db: &Connection, of: &Subject, name: &Name) -> Result<()> {
         params![of.owner.as_str(), name.as_str(), of.id],
     )?;
     if claimed == 0 { Err(name_taken(name)) } else { Ok(()) }
+}
+
+fn claim_request(
+    db: &Connection,
+    of: &Subject,
+    key: &str,
+    (body_sha256, answer, times): ([u8; 32], &str, Remembered),
+) -> Result<()> {
+    let owner = of.owner.as_str();
+    execute(
+        db,
+        "DELETE FROM requests WHERE owner = $1 AND idempotency_key = $2 AND expires_at <= $3",
+        params![owner, key, micros(times.from)],
+    )?;
+    let claimed = execute(
+        db,
+        "INSERT INTO requests (owner, idempotency_key, body_sha256, sandbox, answer, expires_at)
+         VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING",
+        params![owner, key, body_sha256, of.id, answer, micros(times.until)],
+    )?;
+    if claimed == 0 {
+        let detail = "another create with this Idempotency-Key is in progress";
+        return Err(Error::wrong_state(detail));
+    }
+    Ok(())
 }
 
 fn rename(db: &Connection, of: &Subject, name: &Name) -> Result<()> {

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use model::Result;
 use tokio::sync::broadcast;
 
-pub use change::{Change, Leg, LegEnd, Transition};
+pub use change::{Change, Leg, LegEnd, Remembered, Transition};
 pub use event::{EventId, StoredEvent};
 pub use key::{KeyRecord, NewKey, Verified};
 pub use read::{Backlog, NameClaim, OpenLeg, Request};

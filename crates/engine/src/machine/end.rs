@@ -188,7 +188,7 @@ impl Machine {
     }
 
     /// Finishes a deletion that failed before. One of a failed create is not shown afterwards.
-    async fn finish_delete(&mut self) {
+    pub(super) async fn finish_delete(&mut self) {
         let reason = self.state.borrow().end_reason;
         if reason == Some(EndReason::CreateFailed) {
             if self.destroy_silently(EndReason::CreateFailed).await {

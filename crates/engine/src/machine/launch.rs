@@ -123,7 +123,7 @@ impl Machine {
             key: request.key.clone(),
             body_sha256: request.body_sha256,
             answer: remember(&self.view())?,
-            expires_at: request.expires_at,
+            times: request.times,
         };
         Ok((Some(change), Some(request)))
     }

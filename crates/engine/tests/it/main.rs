@@ -112,6 +112,20 @@ impl Fixture {
         }
     }
 
+    /// Lets sweep after sweep pass until one has seen to it.
+    async fn swept_until(&self, sandbox: &Sandbox, phase: Phase) -> Sandbox {
+        for _ in 0..100 {
+            self.pass(10).await;
+            let seen = self.get(sandbox).await.unwrap();
+            if seen.phase == phase {
+                return seen;
+            }
+            // A sweep before this one may not be over.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        panic!("no sweep did it: {:?}", self.get(sandbox).await);
+    }
+
     /// Nothing of any sandbox is left: not on the host, not in memory, not in the store.
     async fn assert_empty(&self) {
         assert_eq!(self.driver.count(), 0, "the driver has something left");

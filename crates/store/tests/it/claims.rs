@@ -1,7 +1,7 @@
 //! Claims of names and requests, billing legs, migrations.
 
 use model::{Conflict, Error, Name, OwnerId, SandboxId};
-use store::{Change, Leg, LegEnd, Store};
+use store::{Change, Leg, LegEnd, Remembered, Store};
 
 use crate::{Fixture, at, owner, tell};
 
@@ -14,7 +14,7 @@ fn request(key: &str, answer: &str) -> Change {
         key: key.into(),
         body_sha256: [7; 32],
         answer: answer.into(),
-        expires_at: at(86_400),
+        times: Remembered { from: at(0), until: at(86_400) },
     }
 }
 
@@ -97,7 +97,15 @@ async fn an_answer_is_remembered_for_its_time_and_survives_a_restart() {
     assert_eq!(store.request(&alice, "once", at(86_400)).await.unwrap(), None);
     assert_eq!(store.unfinished_requests().await.unwrap(), []);
 
-    store.prune(at(90_000), at(0)).await.unwrap();
+    let times = Remembered { from: at(86_400), until: at(90_000) };
+    let (key, body_sha256) = ("once".to_owned(), [8; 32]);
+    let again = Change::ClaimRequest { key, body_sha256, answer: "new".into(), times };
+    let other = SandboxId::generate();
+    store.apply(alice.clone(), other, vec![again]).await.unwrap();
+    let kept = store.request(&alice, "once", at(86_400)).await.unwrap().unwrap();
+    assert_eq!((kept.sandbox, kept.answer.as_str()), (other, "new"), "the expired one is replaced");
+
+    store.prune(at(90_001), at(0)).await.unwrap();
     assert_eq!(store.request(&alice, "once", at(0)).await.unwrap(), None);
 }
 
