@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rustix::process::{Pid, WaitOptions, WaitStatus, waitpid};
+use rustix::process::{Pid, WaitOptions, WaitStatus, wait, waitpid};
 use tokio::io::unix::AsyncFd;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
@@ -58,7 +58,8 @@ impl Reaper {
     pub(crate) async fn reap_orphans(self: Arc<Self>, ends: Option<Signal>) {
         let Some(mut ends) = ends else { return std::future::pending().await };
         while ends.recv().await.is_some() {
-            while let Ok(Some((pid, status))) = waitpid(None, WaitOptions::NOHANG) {
+            // Of any process group: `waitpid(None)` means those of ours, and commands lead their own.
+            while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
                 self.tell(pid.as_raw_nonzero().get(), status);
             }
         }
