@@ -21,6 +21,9 @@ impl Machine {
     /// When to look at the clocks next.
     pub(super) fn next_wake(&self) -> Option<Timestamp> {
         let now = self.core.now();
+        if decide(now, &self.observed()).is_some() {
+            return Some(now);
+        }
         // What is in flight may end at once and then idle: that is the earliest that can happen.
         let mut observed = self.observed();
         if observed.busy {

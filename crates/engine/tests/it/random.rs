@@ -53,7 +53,7 @@ fn moves() -> impl Strategy<Value = Move> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn nothing_ever_leaks_and_the_end_is_the_end(kind in 0..3, moves in vec(moves(), 1..25)) {
