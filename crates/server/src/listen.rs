@@ -32,6 +32,7 @@ use tower_service::Service;
 use crate::app::{App, PublicAddress, Shared};
 use crate::config::Config;
 use crate::limits::{CUT_OFF_TIMEOUT, HANDSHAKE_TIMEOUT, HEADER_BYTES_MAX, HEADERS_MAX};
+pub(crate) use crate::listen::socket::MayStall;
 use crate::listen::socket::Socket;
 use crate::metrics::Metrics;
 use crate::{openapi, routes, tls};
@@ -89,6 +90,7 @@ pub async fn serve(
         app: Arc::clone(&app),
         acceptor,
         header_timeout: Duration::from_secs(config.limits.header_timeout_seconds),
+        stall_timeout: Duration::from_secs(config.limits.body_timeout_seconds),
         connections: TaskTracker::new(),
         room: Arc::new(Semaphore::new(config.limits.connections as usize)),
         cut_off: CancellationToken::new(),
@@ -113,6 +115,7 @@ struct Door {
     app: App,
     acceptor: Option<TlsAcceptor>,
     header_timeout: Duration,
+    stall_timeout: Duration,
     connections: TaskTracker,
     room: Arc<Semaphore>,
     /// The end of the drain time.
@@ -144,19 +147,24 @@ async fn accept(listener: TcpListener, door: Door, shutdown: CancellationToken) 
     }
 }
 
-async fn connect(door: Door, stream: TcpStream, peer: SocketAddr, permit: OwnedSemaphorePermit) {
+async fn connect(door: Door, stream: TcpStream, address: SocketAddr, permit: OwnedSemaphorePermit) {
     if let Err(error) = prepare(&stream) {
-        tracing::debug!(%peer, error = error.to_string(), "a connection broke at once");
+        tracing::debug!(peer = %address, error = error.to_string(), "a connection broke at once");
         return;
     }
     let socket = Socket::new(stream, permit);
+    let may_stall = MayStall::default();
+    let half = socket.half(door.stall_timeout, may_stall.clone());
+    let peer = Peer { address, may_stall };
     let draining = door.app.draining.clone();
     match door.acceptor.clone() {
-        None => answer(door, socket.clone(), peer).await,
-        Some(acceptor) => match timeout(HANDSHAKE_TIMEOUT, acceptor.accept(socket.clone())).await {
+        None => answer(door, half, peer).await,
+        Some(acceptor) => match timeout(HANDSHAKE_TIMEOUT, acceptor.accept(half)).await {
             Ok(Ok(secured)) => answer(door, secured, peer).await,
-            Ok(Err(error)) => tracing::debug!(%peer, error = error.to_string(), "TLS failed"),
-            Err(_) => tracing::debug!(%peer, "TLS took too long"),
+            Ok(Err(error)) => {
+                tracing::debug!(peer = %address, error = error.to_string(), "TLS failed")
+            }
+            Err(_) => tracing::debug!(peer = %address, "TLS took too long"),
         },
     }
     // Not after an upgrade, when a tunnel has the other half.
@@ -173,13 +181,21 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-async fn answer<I>(door: Door, io: I, peer: SocketAddr)
+/// The other end of a connection.
+struct Peer {
+    address: SocketAddr,
+    may_stall: MayStall,
+}
+
+async fn answer<I>(door: Door, io: I, peer: Peer)
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let router = door.router.clone();
     let service = service_fn(move |request: hyper::Request<Incoming>| {
-        router.clone().call(request.map(Body::new))
+        let mut request = request.map(Body::new);
+        request.extensions_mut().insert(peer.may_stall.clone());
+        router.clone().call(request)
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -203,7 +219,8 @@ where
     };
     door.app.metrics.connections.dec();
     if let Err(error) = ended {
-        tracing::debug!(%peer, error = error.to_string(), "a connection broke");
+        let address = peer.address;
+        tracing::debug!(peer = %address, error = error.to_string(), "a connection broke");
     }
 }
 

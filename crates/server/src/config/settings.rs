@@ -171,7 +171,7 @@ pub const SETTINGS: &[Setting] = &[
         "limits.body_timeout_seconds",
         "SECONDS",
         "`60`",
-        "How long a client may go without sending any more of a body; then 408",
+        "How long a client may go without sending any more of a body (then 408), or without reading any more of an answer",
     ),
     value(
         "drain_seconds",

@@ -1,4 +1,5 @@
-//! A TCP connection that can be read to its end after HTTP is done with it.
+//! A TCP connection that gives up a client which does not read, and that can itself be read to its
+//! end after HTTP is done with it.
 //!
 //! A refusal is sent before the whole body has come. Closing then, with bytes unread, makes the
 //! kernel reset the connection, and the client never sees why it was refused. So whoever is left
@@ -7,13 +8,15 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use rustix::net::{Shutdown, shutdown};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::timeout;
+use tokio::time::{Sleep, sleep, timeout};
 
 use crate::limits::LINGER_TIMEOUT;
 
@@ -26,9 +29,32 @@ struct Inner {
     _permit: OwnedSemaphorePermit,
 }
 
+/// The end that HTTP has.
+pub(super) struct Half {
+    socket: Socket,
+    may_stall: MayStall,
+    patience: Duration,
+    stalled: Option<Pin<Box<Sleep>>>,
+}
+
+/// Set once the connection is a tunnel, whose ends may be as slow as they like.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct MayStall(Arc<AtomicBool>);
+
+impl MayStall {
+    pub(crate) fn allow(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 impl Socket {
     pub(super) fn new(stream: TcpStream, permit: OwnedSemaphorePermit) -> Self {
         Self(Arc::new(Inner { stream, _permit: permit }))
+    }
+
+    /// The end to write to, which breaks when the client reads nothing for as long as `patience`.
+    pub(super) fn half(&self, patience: Duration, may_stall: MayStall) -> Half {
+        Half { socket: self.clone(), may_stall, patience, stalled: None }
     }
 
     /// Whether nobody else has it.
@@ -59,15 +85,41 @@ impl Socket {
     }
 }
 
-impl AsyncRead for Socket {
+impl Half {
+    fn poll_written(
+        &mut self,
+        cx: &mut Context<'_>,
+        write: impl Fn(&TcpStream) -> io::Result<usize>,
+    ) -> Poll<io::Result<usize>> {
+        while let Poll::Ready(ready) = self.socket.stream().poll_write_ready(cx) {
+            ready?;
+            match write(self.socket.stream()) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                done => {
+                    self.stalled = None;
+                    return Poll::Ready(done);
+                }
+            }
+        }
+        if self.may_stall.0.load(Ordering::Relaxed) {
+            return Poll::Pending;
+        }
+        let patience = self.patience;
+        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(patience)));
+        ready!(stalled.as_mut().poll(cx));
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client reads nothing")))
+    }
+}
+
+impl AsyncRead for Half {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         loop {
-            ready!(self.stream().poll_read_ready(cx))?;
-            match self.stream().try_read_buf(buf) {
+            ready!(self.socket.stream().poll_read_ready(cx))?;
+            match self.socket.stream().try_read_buf(buf) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 done => return Poll::Ready(done.map(drop)),
             }
@@ -75,33 +127,21 @@ impl AsyncRead for Socket {
     }
 }
 
-impl AsyncWrite for Socket {
+impl AsyncWrite for Half {
     fn poll_write(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        loop {
-            ready!(self.stream().poll_write_ready(cx))?;
-            match self.stream().try_write(bytes) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                done => return Poll::Ready(done),
-            }
-        }
+        self.poll_written(cx, |stream| stream.try_write(bytes))
     }
 
     fn poll_write_vectored(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         pieces: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        loop {
-            ready!(self.stream().poll_write_ready(cx))?;
-            match self.stream().try_write_vectored(pieces) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                done => return Poll::Ready(done),
-            }
-        }
+        self.poll_written(cx, |stream| stream.try_write_vectored(pieces))
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -113,7 +153,7 @@ impl AsyncWrite for Socket {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match shutdown(self.stream(), Shutdown::Write) {
+        match shutdown(self.socket.stream(), Shutdown::Write) {
             // The client was first.
             Err(rustix::io::Errno::NOTCONN) => Poll::Ready(Ok(())),
             done => Poll::Ready(done.map_err(io::Error::from)),

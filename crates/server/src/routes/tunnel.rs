@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::app::App;
 use crate::auth::Who;
 use crate::limits::TUNNEL_BUFFER_BYTES;
+use crate::listen::MayStall;
 use crate::refusal::Refusal;
 use crate::target::{RawQuery, Target};
 
@@ -55,6 +56,9 @@ pub(crate) async fn open(
         return Err(Refusal::UpgradeRequired);
     }
     let upgrade = request.extensions_mut().remove::<OnUpgrade>().ok_or(Refusal::UpgradeRequired)?;
+    if let Some(connection) = request.extensions().get::<MayStall>() {
+        connection.allow();
+    }
     let tunnel = app.engine.tunnel(&caller, &sandbox, port).await?;
     app.tasks.spawn(carry(upgrade, tunnel, app.draining.clone()));
     let mut response = Response::new(Body::empty());

@@ -127,6 +127,23 @@ async fn a_body_that_stops_coming_is_given_up() {
 }
 
 #[tokio::test]
+async fn a_client_that_does_not_read_is_given_up() {
+    let server = Setup::with("[limits]\nbody_timeout_seconds = 1\n").start().await;
+    let operator = &server.operator;
+    let path = format!("{}/files?path=/workspace/big", operator.sandbox().await);
+    // More than the kernel keeps for a connection.
+    let size = 48 * 1024 * 1024;
+    operator.upload(&path, vec![7; size]).await.json(200);
+    let open = operator.open(operator.request("GET", &path).body(Body::empty()).unwrap()).await;
+    let in_time = operator.get(&path).await;
+    assert_eq!(in_time.bytes.len(), size);
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let rest = timeout(PATIENCE, http_body_util::BodyExt::collect(open.body)).await.unwrap();
+    assert!(rest.is_err(), "the whole of it came after all");
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn a_head_that_stops_coming_is_given_up() {
     let server = Setup::with("[limits]\nheader_timeout_seconds = 1\n").start().await;
     let mut stream = TcpStream::connect(server.operator.address).await.unwrap();
