@@ -93,7 +93,8 @@ fn linux_config(
     let data_dir = pool.data_dir.clone().unwrap_or_else(|| config.data_dir.clone());
     let disk = DiskConfig { pool_gb: config.disk.pool_gb.map(u64::from), ..DiskConfig::default() };
     let policies = settings.policies.clone();
-    Ok(LinuxConfig { disk, policies, ..LinuxConfig::new(data_dir, keeper_command()?) })
+    let warm = config.warm.clone();
+    Ok(LinuxConfig { disk, policies, warm, ..LinuxConfig::new(data_dir, keeper_command()?) })
 }
 
 /// This program again, as the keeper.
