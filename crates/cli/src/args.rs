@@ -30,6 +30,8 @@ pub(crate) enum Command {
     Template {
         #[command(flatten)]
         data: DataDir,
+        #[command(flatten)]
+        shown: Shown,
         #[command(subcommand)]
         command: template::Command,
     },
@@ -92,6 +94,8 @@ pub(crate) struct Connection {
     pub ca_cert: Option<PathBuf>,
     #[command(flatten)]
     pub data: DataDir,
+    #[command(flatten)]
+    pub shown: Shown,
 }
 
 /// Where a server on this machine keeps its things.
@@ -107,15 +111,12 @@ pub(crate) struct DataDir {
         value_name = "DIR"
     )]
     data_dir: Option<PathBuf>,
-    /// Print JSON, for programs
-    #[arg(long, global = true)]
-    pub json: bool,
 }
 
 impl DataDir {
     #[cfg(test)]
     pub(crate) fn at(dir: &str) -> Self {
-        Self { data_dir: Some(dir.into()), json: false }
+        Self { data_dir: Some(dir.into()) }
     }
 
     /// As the server has it, if its configuration file says nothing else.
@@ -127,6 +128,14 @@ impl DataDir {
             (None, None) => PathBuf::from("/var/lib/bastide"),
         }
     }
+}
+
+/// How results are shown.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct Shown {
+    /// Print JSON, for programs
+    #[arg(long, global = true)]
+    pub json: bool,
 }
 
 /// `NAME=VALUE` for clap.

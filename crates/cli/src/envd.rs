@@ -13,8 +13,10 @@ use http::{Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
+use hyper_util::rt::TokioIo;
 use model::SandboxRef;
 use serde_json::{Value, json};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::task::TaskTracker;
 
 use crate::client::Client;
@@ -25,6 +27,23 @@ const ANSWER_WAIT: Duration = Duration::from_secs(30);
 /// A guest sends a keepalive every 90 s; silence this long means that it is gone.
 const SILENCE_MAX: Duration = Duration::from_secs(200);
 const MESSAGE_BYTES_MAX: usize = 16 << 20;
+/// How a guest tells which signal ended a process, as Go names them.
+const SIGNALS: &[(&str, u8)] = &[
+    ("hangup", 1),
+    ("interrupt", 2),
+    ("quit", 3),
+    ("illegal instruction", 4),
+    ("aborted", 6),
+    ("bus error", 7),
+    ("floating point exception", 8),
+    ("killed", 9),
+    ("user defined signal 1", 10),
+    ("segmentation fault", 11),
+    ("user defined signal 2", 12),
+    ("broken pipe", 13),
+    ("alarm clock", 14),
+    ("terminated", 15),
+];
 
 /// One connection to a guest. A stream takes it over, so calls beside a stream need a second one.
 pub(crate) struct Envd {
@@ -38,10 +57,16 @@ impl Envd {
         id: &SandboxRef,
         user: Option<&str>,
     ) -> Result<Self, Failure> {
-        let tunnel = client.tunnel(id, GUEST_PORT).await?;
-        let (sender, connection) = http1::handshake(hyper_util::rt::TokioIo::new(tunnel))
-            .await
-            .map_err(|error| lost(&error))?;
+        Self::over(client.tunnel(id, GUEST_PORT).await?, user).await
+    }
+
+    /// Over any connection to the guest.
+    pub(crate) async fn over<T>(connection: T, user: Option<&str>) -> Result<Self, Failure>
+    where
+        T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let (sender, connection) =
+            http1::handshake(TokioIo::new(connection)).await.map_err(|error| lost(&error))?;
         TaskTracker::new().spawn(async move {
             // Whoever waits for an answer learns of a broken connection.
             let _ = connection.await;
@@ -214,12 +239,11 @@ fn exit_code(end: &Value) -> u8 {
     if end["exited"].as_bool().unwrap_or(code >= 0) {
         return u8::try_from(code & 0xff).unwrap_or(1);
     }
-    match end["status"].as_str() {
-        Some(status) if status.contains("killed") => 137,
-        Some(status) if status.contains("terminated") => 143,
-        Some(status) if status.contains("interrupt") => 130,
-        _ => 1,
-    }
+    let status = end["status"].as_str().unwrap_or_default().trim_start_matches("signal: ");
+    let named = SIGNALS.iter().find(|(name, _)| status.starts_with(name));
+    let numbered = || status.trim_start_matches("signal ").parse().ok();
+    let signal = named.map(|(_, number)| *number).or_else(numbered);
+    signal.map_or(1, |number: u8| 128_u8.saturating_add(number))
 }
 
 fn refused(error: &Value) -> Failure {

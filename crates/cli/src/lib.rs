@@ -2,6 +2,7 @@
 //! is a client of the HTTP API and knows no more than what the API says.
 
 mod args;
+mod attach;
 mod client;
 mod completions;
 mod envd;
@@ -40,14 +41,14 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Run(args) => run::execute(args),
         Command::Sandbox { connection, command } => {
             let client = Client::new(&connection)?;
-            let json = connection.data.json;
+            let json = connection.shown.json;
             block_on(sandbox::execute(&client, *command, json))
         }
         Command::Keys { connection, command } => {
             let client = Client::new(&connection)?;
-            block_on(keys::execute(&client, command, connection.data.json))
+            block_on(keys::execute(&client, command, connection.shown.json))
         }
-        Command::Template { data, command } => template::execute(&data, command),
+        Command::Template { data, shown, command } => template::execute(&data, command, shown.json),
         Command::Serve(flags) => serve::execute(&flags),
         Command::Keeper { data_dir } => Ok(driver_linux::keeper::main(&data_dir)),
         Command::Completions { shell } => {

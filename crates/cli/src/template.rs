@@ -33,14 +33,20 @@ pub(crate) enum Command {
     Rm { name: TemplateName },
 }
 
-pub(crate) fn execute(data: &DataDir, command: Command) -> Result<ExitCode, Failure> {
+pub(crate) fn execute(data: &DataDir, command: Command, json: bool) -> Result<ExitCode, Failure> {
     let store = TemplateStore::open(&data.dir())?;
     match command {
         Command::Build { name, force, file } => {
             let definition = find(&name, file.as_deref())?;
-            build(&store, &definition, force, data.json)?;
+            let built = build(&store, &definition, force)?;
+            if json {
+                out::json(&shown(&built, definition.description()))?;
+            } else {
+                let mib = built.template.bytes.unwrap_or(0) >> 20;
+                out::line(format!("{}@{}  {mib} MiB", name, built.template.digest));
+            }
         }
-        Command::List => list(&store, data.json)?,
+        Command::List => list(&store, json)?,
         Command::Rm { name } => {
             if !store.remove(&name)? {
                 return Err(Failure::new(format!("no such template: {name}")));
@@ -69,22 +75,11 @@ fn find(name: &TemplateName, file: Option<&Path>) -> Result<Definition, Failure>
     Ok(definition)
 }
 
-fn build(
-    store: &TemplateStore,
-    definition: &Definition,
-    force: bool,
-    json: bool,
-) -> Result<(), Failure> {
+fn build(store: &TemplateStore, definition: &Definition, force: bool) -> Result<Built, Failure> {
     let bar = out::share_bar();
     let built = store.build(definition, &mut |progress| show(&bar, &progress), force);
     bar.finish_and_clear();
-    let built = built?;
-    if json {
-        return out::json(&shown(&built, definition.description()));
-    }
-    let mib = built.template.bytes.unwrap_or(0) >> 20;
-    out::line(format!("{}@{}  {mib} MiB", built.template.name, built.template.digest));
-    Ok(())
+    Ok(built?)
 }
 
 /// On a terminal a bar, elsewhere a line for each step.

@@ -24,7 +24,10 @@ enum Command {
     Bench(bench::BenchArgs),
     /// The floor's own process; started by `bench`
     #[command(hide = true)]
-    BenchFloor { rootfs: PathBuf, work: PathBuf },
+    BenchFloor {
+        rootfs: PathBuf,
+        work: PathBuf,
+    },
     /// Starts programs and times them; started by `bench`
     #[command(hide = true)]
     BenchRunner,

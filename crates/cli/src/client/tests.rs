@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
 use super::*;
-use crate::args::DataDir;
+use crate::args::{DataDir, Shown};
 
 /// A server for one test: it answers with what `answer` makes of each request.
 async fn serve<F>(answer: F) -> Client
@@ -39,6 +39,7 @@ fn client(url: &str) -> Client {
         key_file: None,
         ca_cert: None,
         data: DataDir::at("/nonexistent"),
+        shown: Shown { json: false },
     };
     Client::new(&connection).unwrap()
 }

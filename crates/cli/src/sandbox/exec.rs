@@ -4,8 +4,6 @@
 //! where we were. With input on stdin it runs through the guest's process service, because input
 //! can be endless and of any bytes. Interrupting us kills the command.
 
-mod attached;
-
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -21,16 +19,16 @@ use serde_json::{Map, Value};
 
 use super::{path_of, show};
 use crate::args::pair;
+use crate::attach::{self, Ends, Lines, Program, Signals};
 use crate::client::sse::{Event, Events};
 use crate::client::{Client, empty, full};
+use crate::envd::Envd;
 use crate::failure::Failure;
 use crate::out;
 
 /// In a row, without one byte in between.
 const REATTACH_MAX: u32 = 10;
 const REATTACH_AFTER: Duration = Duration::from_millis(300);
-/// As shells do for a command that was interrupted.
-const INTERRUPTED: u8 = 130;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -64,9 +62,26 @@ pub(super) async fn exec(client: &Client, args: ExecArgs, json: bool) -> Result<
         return blocking(client, &args).await;
     }
     if !args.no_stdin && has_input() {
-        return attached::run(client, &args).await;
+        let lines = lines(client, &args.id, args.user.as_deref()).await?;
+        let command = vec!["/bin/sh".into(), "-c".into(), line(&args.command)];
+        let limit = args.timeout.map(Duration::from_secs);
+        let program = Program { command, cwd: args.cwd, env: args.env };
+        return attach::with_pipes(lines, &program, Signals::Kill, limit).await;
     }
     streaming(client, &args).await
+}
+
+/// Connections to the guest, for its process service.
+pub(super) async fn lines(
+    client: &Client,
+    id: &SandboxRef,
+    user: Option<&str>,
+) -> Result<Lines, Failure> {
+    Ok(Lines {
+        output: Envd::open(client, id, user).await?,
+        input: Envd::open(client, id, user).await?,
+        control: Envd::open(client, id, user).await?,
+    })
 }
 
 /// With `--json`: one answer with everything in it.
@@ -87,12 +102,13 @@ async fn streaming(client: &Client, args: &ExecArgs) -> Result<ExitCode, Failure
         .map_err(|error| Failure::new(error.to_string()))?;
     let events = Events::new(client.send(request).await?);
     let mut following = Following { client, id: &args.id, exec_id: None, offset: 0, events };
-    tokio::select! {
+    let mut ends = Ends::watch()?;
+    let code = tokio::select! {
         code = following.follow() => return code,
-        signal = tokio::signal::ctrl_c() => signal?,
-    }
+        (_, code) = ends.next() => code,
+    };
     following.kill().await?;
-    Ok(ExitCode::from(INTERRUPTED))
+    Ok(ExitCode::from(code))
 }
 
 /// One command whose output we read.

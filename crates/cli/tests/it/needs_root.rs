@@ -4,6 +4,7 @@
 mod commands;
 mod files;
 mod operator;
+mod run;
 
 use std::io::Write;
 use std::path::Path;

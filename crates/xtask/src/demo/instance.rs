@@ -97,7 +97,7 @@ impl Instance {
             None => Ok(()),
         };
         let stopped = stopped.with_context(|| format!("the server's log:\n{}", tail(&self.log())));
-        let ended = self.end_keeper();
+        let ended = self.end_guests().and(self.end_keeper());
         let unmounted = unmount_below(&self.dir);
         // Never into a mount that would not go.
         if unmounted.is_ok() {
@@ -105,6 +105,23 @@ impl Instance {
                 .with_context(|| format!("remove {}", self.dir.display()))?;
         }
         stopped.and(ended).and(unmounted)
+    }
+
+    /// Sandboxes outlive servers on purpose; those of a test that failed go here.
+    fn end_guests(&self) -> anyhow::Result<()> {
+        // A server that never came up has no instance.
+        let Ok(instance) = fs::read_to_string(self.data().join("instance")) else { return Ok(()) };
+        let groups = control_groups(instance.trim())?;
+        for group in &groups {
+            // Only the second version has it; the first one's processes are the same.
+            let _ = fs::write(group.join("cgroup.kill"), "1");
+        }
+        let begin = SystemTime::now();
+        while !groups.iter().all(|group| remove_group(group)) {
+            ensure!(begin.elapsed().unwrap_or_default() < STOP_WAIT, "the sandboxes do not end");
+            pause();
+        }
+        Ok(())
     }
 
     /// The keeper outlives servers on purpose; this one has nothing left to keep.
@@ -206,6 +223,23 @@ fn processes_of(data: &Path) -> anyhow::Result<Vec<Pid>> {
         }
     }
     Ok(found)
+}
+
+/// The instance's own groups, one a hierarchy.
+fn control_groups(instance: &str) -> anyhow::Result<Vec<PathBuf>> {
+    ensure!(!instance.is_empty(), "an instance without a name");
+    let table = fs::read_to_string("/proc/self/mountinfo").context("list mounts")?;
+    let is_cgroup = |line: &&str| line.contains(" - cgroup ") || line.contains(" - cgroup2 ");
+    let mounts = table.lines().filter(is_cgroup).filter_map(|line| line.split(' ').nth(4));
+    let groups = mounts.map(|mount| Path::new(mount).join("bastide").join(instance));
+    Ok(groups.filter(|group| group.is_dir()).collect())
+}
+
+/// Whether it is gone, with everything below it.
+fn remove_group(group: &Path) -> bool {
+    let Ok(entries) = fs::read_dir(group) else { return true };
+    let mut children = entries.flatten().filter(|entry| entry.path().is_dir());
+    children.all(|child| remove_group(&child.path())) && fs::remove_dir(group).is_ok()
 }
 
 fn unmount_below(dir: &Path) -> anyhow::Result<()> {
