@@ -1,15 +1,13 @@
 //! Control groups: v2 for placement, freeze and kill; limits in v2 where it has the controller,
 //! else in v1 (hybrid hosts). The layout of the host is detected once.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use model::Limits;
-use rustix::process::Pid;
-
-use crate::plan::CgroupPlan;
 
 /// Where this instance's cgroups live.
 #[derive(Debug, Clone)]
@@ -20,6 +18,15 @@ pub(crate) struct Hierarchy {
     unified_has: Vec<String>,
     /// v1 mounts of the controllers that it does not: (controller, `…/bastide/<instance>`).
     legacy: Vec<(&'static str, PathBuf)>,
+}
+
+/// The cgroups of one incarnation, named after it.
+#[derive(Debug, Clone)]
+pub(crate) struct Leaf {
+    /// The cgroup v2 directory: placement, freeze, kill.
+    pub(crate) unified: PathBuf,
+    /// v1 directories of the controllers that v2 does not have.
+    pub(crate) legacy: Vec<PathBuf>,
 }
 
 /// The controllers that we set limits in.
@@ -43,7 +50,7 @@ impl Hierarchy {
         let mut legacy = Vec::new();
         for controller in CONTROLLERS {
             if offered.split_whitespace().any(|name| name == controller) {
-                delegate(&root, &unified, controller)?;
+                turn_on(&root, &unified, controller)?;
                 unified_has.push(controller.to_owned());
             } else if let Some(mount) = legacy_mount(&mounts, controller) {
                 let parent = mount.join(&below);
@@ -56,15 +63,9 @@ impl Hierarchy {
         Ok(Self { unified, unified_has, legacy })
     }
 
-    /// The cgroups of one incarnation, with its limits as the files' words.
-    pub(crate) fn plan(&self, sandbox: &str, incarnation: &str, limits: &Limits) -> CgroupPlan {
-        let leaf = format!("{sandbox}.{incarnation}");
-        let unified = self.unified.join(&leaf);
-        let legacy: Vec<_> = self.legacy.iter().map(|(_, parent)| parent.join(&leaf)).collect();
-        let max = DESCENDANTS_MAX.to_string();
-        let mut writes = vec![(unified.join("cgroup.max.descendants"), max)];
-        writes.extend(self.limit_writes(&leaf, limits));
-        CgroupPlan { unified, legacy, limits: writes }
+    pub(crate) fn leaf(&self, incarnation: &str) -> Leaf {
+        let legacy = self.legacy.iter().map(|(_, parent)| parent.join(incarnation)).collect();
+        Leaf { unified: self.unified.join(incarnation), legacy }
     }
 
     /// What to write for `limits`, at launch and when they change.
@@ -101,48 +102,40 @@ impl Hierarchy {
         remove(&self.unified, &self.legacy.iter().map(|(_, dir)| dir.clone()).collect::<Vec<_>>());
     }
 
-    /// The leaves of all incarnations that have a cgroup now: (v2 path, v1 paths).
-    pub(crate) fn leaves(&self) -> anyhow::Result<Vec<(PathBuf, Vec<PathBuf>)>> {
-        let mut names: Vec<std::ffi::OsString> = Vec::new();
+    /// The incarnations that have a cgroup now.
+    pub(crate) fn leaves(&self) -> anyhow::Result<BTreeSet<String>> {
+        let mut names = BTreeSet::new();
         let parents = self.legacy.iter().map(|(_, parent)| parent);
         for parent in std::iter::once(&self.unified).chain(parents) {
             for entry in std::fs::read_dir(parent).context("list cgroups")? {
                 let entry = entry.context("list cgroups")?;
-                if entry.file_type().is_ok_and(|kind| kind.is_dir())
-                    && !names.contains(&entry.file_name())
-                {
-                    names.push(entry.file_name());
+                if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                    names.insert(entry.file_name().to_string_lossy().into_owned());
                 }
             }
         }
-        let paths = |name: &std::ffi::OsString| {
-            let legacy = self.legacy.iter().map(|(_, parent)| parent.join(name)).collect();
-            (self.unified.join(name), legacy)
-        };
-        Ok(names.iter().map(paths).collect())
+        Ok(names)
     }
 }
 
-/// Makes the directories, owned by `uid` so that the guest may make one below for each exec, and
-/// writes the limits.
-pub(crate) fn make(plan: &CgroupPlan, uid: u32) -> anyhow::Result<()> {
-    for dir in std::iter::once(&plan.unified).chain(&plan.legacy) {
+/// Makes the directories and moves this process in; what it forks is born there.
+///
+/// The first move after a while waits for an RCU grace period (6 ms on a busy host), which is why
+/// launchers do this before there is anything to launch.
+pub(crate) fn enter(leaf: &Leaf) -> anyhow::Result<()> {
+    for dir in std::iter::once(&leaf.unified).chain(&leaf.legacy) {
         std::fs::create_dir(dir).with_context(|| format!("make cgroup {}", dir.display()))?;
     }
-    for (file, value) in &plan.limits {
-        set(file, value)?;
+    for dir in std::iter::once(&leaf.unified).chain(&leaf.legacy) {
+        set(&dir.join("cgroup.procs"), "0")?;
     }
-    for name in ["", "cgroup.procs"] {
-        chown(plan.unified.join(name), Some(uid), Some(uid)).context("delegate the cgroup")?;
-    }
-    Ok(())
+    set(&leaf.unified.join("cgroup.max.descendants"), &DESCENDANTS_MAX.to_string())
 }
 
-/// Moves a process in, everywhere.
-pub(crate) fn enter(plan: &CgroupPlan, pid: Pid) -> anyhow::Result<()> {
-    let pid = pid.as_raw_nonzero().to_string();
-    for dir in std::iter::once(&plan.unified).chain(&plan.legacy) {
-        set(&dir.join("cgroup.procs"), &pid)?;
+/// Lets `uid` make cgroups below it, one for each exec, and move its own processes there.
+pub(crate) fn delegate_to(leaf: &Leaf, uid: u32) -> anyhow::Result<()> {
+    for name in ["", "cgroup.procs"] {
+        chown(leaf.unified.join(name), Some(uid), Some(uid)).context("delegate the cgroup")?;
     }
     Ok(())
 }
@@ -250,7 +243,7 @@ fn cpu_quota_usec(limits: &Limits) -> u32 {
 }
 
 /// On a pure v2 host, lets the instance's subtree use `controller`.
-fn delegate(root: &Path, unified: &Path, controller: &str) -> anyhow::Result<()> {
+fn turn_on(root: &Path, unified: &Path, controller: &str) -> anyhow::Result<()> {
     let between = unified.strip_prefix(root).context("cgroup parent")?;
     let mut dir = root.to_owned();
     for part in [None].into_iter().chain(between.components().map(Some)) {

@@ -11,7 +11,7 @@
 //!                        └── registration ─┘  (pid, incarnation, egress sockets)
 //! ```
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,9 +21,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Pid;
 
+use crate::cgroup::{self, Hierarchy};
 use crate::egress::Sockets;
 use crate::launcher::{self, Shared};
 use crate::plan::{LaunchPlan, Reply, Request};
@@ -36,6 +37,11 @@ pub(crate) mod wire;
 
 /// How long a connected server may take to say what it wants.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Launchers that wait; a burst beyond them forks its own.
+const SPARES: usize = 3;
+/// How long the keeper must be idle before it makes one.
+const SPARE_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
 
 /// Ends that wait for their registration; more cannot be, but a bound is a bound.
 const EARLY_MAX: usize = 1024;
@@ -56,6 +62,11 @@ pub(crate) fn socket_path(dir: &Path) -> PathBuf {
     dir.join("run/keeper.sock")
 }
 
+/// A launcher that waits for a plan on the other end of this socket.
+struct Spare {
+    orders: UnixStream,
+}
+
 struct Keeper {
     shared: Shared,
     /// Where ends of guests are noted, by incarnation.
@@ -63,7 +74,10 @@ struct Keeper {
     /// Launchers tell here what they started.
     register: (OwnedFd, OwnedFd),
     guests: HashMap<i32, String>,
-    launchers: HashSet<i32>,
+    /// Forked and not yet reaped: their incarnations.
+    launchers: HashMap<i32, String>,
+    /// Launchers that sit in their cgroups and wait for a plan.
+    spares: Vec<Spare>,
     /// Children that ended before their registration was read.
     early: HashMap<i32, i32>,
     egress: HashMap<String, Sockets>,
@@ -90,12 +104,16 @@ fn run(dir: &Path) -> anyhow::Result<()> {
             filter: seccomp::program()?,
             devices: devices::make().context("make the shared /dev")?,
             boot_id: run_record::boot_id()?,
+            hierarchy: Hierarchy::detect(
+                std::fs::read_to_string(dir.join("instance")).context("read instance")?.trim(),
+            )?,
             trace: dir.join("run/trace-launch").exists(),
         },
         exits: dir.join("run/exits"),
         register: wire::seqpacket_pair()?,
         guests: HashMap::new(),
-        launchers: HashSet::new(),
+        launchers: HashMap::new(),
+        spares: Vec::new(),
         early: HashMap::new(),
         egress: HashMap::new(),
     };
@@ -125,7 +143,13 @@ impl Keeper {
             PollFd::new(children, PollFlags::IN),
             PollFd::new(&self.register.0, PollFlags::IN),
         ];
-        match poll(&mut fds, None) {
+        // New spares are made when nobody waits for anything.
+        let pause = (self.spares.len() < SPARES).then_some(&SPARE_PAUSE);
+        match poll(&mut fds, pause) {
+            Ok(0) => {
+                self.add_spare();
+                return Ok(());
+            }
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(errno) => return Err(errno).context("poll"),
         }
@@ -162,42 +186,110 @@ impl Keeper {
                 self.egress.remove(&incarnation);
                 answer(&connection, &Reply::Done, &[]);
             }
-            Request::Launch(plan) => self.in_child(&connection, |keeper| {
-                keeper.launch(&plan, &connection);
-            }),
+            Request::Busy => {
+                let incarnations = self.launchers.values().cloned().collect();
+                answer(&connection, &Reply::Busy { incarnations }, &[]);
+            }
+            Request::Launch(plan) => self.start_launch(&plan, &connection),
             Request::Egress { incarnation, pid } => match self.egress.get(&incarnation) {
                 Some(sockets) => answer_egress(&connection, sockets),
-                None => self.in_child(&connection, |keeper| {
+                None => self.in_child(&connection, String::new(), |keeper| {
                     keeper.open_egress(&incarnation, pid, &connection);
+                    true
                 }),
             },
         }
     }
 
-    fn in_child(&mut self, connection: &UnixStream, work: impl FnOnce(&Self)) {
+    /// By a spare that waits, else by a launcher of its own.
+    fn start_launch(&mut self, plan: &LaunchPlan, connection: &UnixStream) {
+        while let Some(spare) = self.spares.pop() {
+            if wire::send(&spare.orders, plan, &[connection.as_fd()]).is_ok() {
+                return;
+            }
+            // It was killed; the next one may live.
+        }
+        let Some(incarnation) = new_incarnation() else { return };
+        self.in_child(connection, incarnation.clone(), |keeper| {
+            let outcome = keeper.enter(&incarnation);
+            keeper.launch_and_answer(outcome, plan, &incarnation, connection)
+        });
+    }
+
+    fn add_spare(&mut self) {
+        let Ok((ours, theirs)) = UnixStream::pair() else { return };
+        let Some(incarnation) = new_incarnation() else { return };
         match sys::fork() {
             Ok(Fork::Parent(pid)) => {
-                self.launchers.insert(pid.as_raw_nonzero().get());
+                let _ = ours.set_write_timeout(Some(REQUEST_TIMEOUT));
+                self.launchers.insert(pid.as_raw_nonzero().get(), incarnation);
+                self.spares.push(Spare { orders: ours });
             }
             Ok(Fork::Child) => {
-                work(self);
-                sys::exit_now(0)
+                drop(ours);
+                // Other spares' order sockets must end with the keeper.
+                self.spares.clear();
+                let good = self.wait_for_order(&theirs, &incarnation);
+                sys::exit_now(i32::from(!good))
+            }
+            Err(error) => log(&format!("could not fork a spare: {error}")),
+        }
+    }
+
+    /// In a spare: enters its cgroups, then waits for as long as the keeper lives.
+    fn wait_for_order(&self, orders: &UnixStream, incarnation: &str) -> bool {
+        let outcome = self.enter(incarnation);
+        let Ok((plan, fds)) = wire::receive::<LaunchPlan>(orders) else { return false };
+        let Some(connection) = fds.into_iter().next().map(UnixStream::from) else { return false };
+        self.launch_and_answer(outcome, &plan, incarnation, &connection)
+    }
+
+    fn enter(&self, incarnation: &str) -> anyhow::Result<()> {
+        cgroup::enter(&self.shared.hierarchy.leaf(incarnation))
+    }
+
+    /// Runs `work` in a process of its own, which tells whether it went well by its exit code.
+    fn in_child(
+        &mut self,
+        connection: &UnixStream,
+        incarnation: String,
+        work: impl FnOnce(&Self) -> bool,
+    ) {
+        match sys::fork() {
+            Ok(Fork::Parent(pid)) => {
+                self.launchers.insert(pid.as_raw_nonzero().get(), incarnation);
+            }
+            Ok(Fork::Child) => {
+                self.spares.clear();
+                let good = work(self);
+                sys::exit_now(i32::from(!good))
             }
             Err(error) => answer(connection, &failed("fork", &error.into()), &[]),
         }
     }
 
-    /// In a launcher: carries out the plan, registers, answers.
-    fn launch(&self, plan: &LaunchPlan, connection: &UnixStream) {
-        let launched = match launcher::launch(plan, &self.shared) {
+    /// In a launcher: carries out the plan, registers, answers. Whether it worked.
+    fn launch_and_answer(
+        &self,
+        entered: anyhow::Result<()>,
+        plan: &LaunchPlan,
+        incarnation: &str,
+        connection: &UnixStream,
+    ) -> bool {
+        let launched = entered.and_then(|()| launcher::launch(plan, incarnation, &self.shared));
+        let launched = match launched {
             Ok(launched) => launched,
-            Err(error) => return answer(connection, &failed("launch", &error), &[]),
+            Err(error) => {
+                answer(connection, &failed("launch", &error), &[]);
+                return false;
+            }
         };
         let pid = launched.pid.as_raw_nonzero().get();
-        self.tell_keeper(pid, &plan.incarnation, launched.egress.as_ref());
+        self.tell_keeper(pid, incarnation, launched.egress.as_ref());
         let fds = launched.egress.map(Sockets::into_array);
         let fds: Vec<_> = fds.iter().flatten().map(AsFd::as_fd).collect();
         answer(connection, &Reply::Launched { pid }, &fds);
+        true
     }
 
     fn open_egress(&self, incarnation: &str, pid: i32, connection: &UnixStream) {
@@ -239,7 +331,8 @@ impl Keeper {
         let mut drained = [0u8; 1024];
         while rustix::io::read(children, &mut drained).is_ok_and(|count| count > 0) {}
         while let Some((pid, status)) = sys::reap_one() {
-            if self.launchers.remove(&pid) {
+            if let Some(incarnation) = self.launchers.remove(&pid) {
+                self.launcher_ended(&incarnation, status);
                 continue;
             }
             self.registrations();
@@ -252,6 +345,17 @@ impl Keeper {
         }
     }
 
+    /// A launcher that failed (or a spare that was never used) leaves cgroups with nothing in them.
+    fn launcher_ended(&mut self, incarnation: &str, status: i32) {
+        if status == 0 || incarnation.is_empty() {
+            return;
+        }
+        let leaf = self.shared.hierarchy.leaf(incarnation);
+        if cgroup::kill(&leaf.unified).is_ok() {
+            cgroup::remove(&leaf.unified, &leaf.legacy);
+        }
+    }
+
     /// Notes how a guest ended, for a server that may not be there now.
     fn ended(&mut self, pid: i32, status: i32) {
         let Some(incarnation) = self.guests.remove(&pid) else { return };
@@ -261,6 +365,10 @@ impl Keeper {
             log(&format!("could not note the end of {incarnation}: {error}"));
         }
     }
+}
+
+fn new_incarnation() -> Option<String> {
+    crate::linux::random_hex::<8>().inspect_err(|error| log(&format!("{error:#}"))).ok()
 }
 
 fn answer_egress(connection: &UnixStream, sockets: &Sockets) {

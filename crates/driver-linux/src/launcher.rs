@@ -2,16 +2,17 @@
 //!
 //! ```text
 //!  launcher (root)                         init (the sandbox's PID 1)
+//!  ─ cgroups made and entered, then it waits for a plan
 //!  ─ become the range's base uid
 //!  ─ clone3(user, pid) ──────────────────► unshare(net, mount, ipc, uts)
-//!  ─ cgroups made, entered, limited        (0.5 ms, on the other core)
+//!  ─ limits                                (0.5 ms, on the other core)
 //!  ─ id maps, idmapped trees, record
 //!  ─ go ─────────────────────────────────► become root inside, unshare(cgroup)
 //!  ─ egress sockets in its network         mounts, pivot_root, seccomp, capabilities
 //!  ◄──────────────── end of file, or the step that failed ─ exec guestd
 //! ```
 //!
-//! A failing step kills what was started and removes the cgroups; disks belong to the driver.
+//! A failing step kills what was started; the keeper removes the cgroups, the driver the disks.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -23,10 +24,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::thread::set_thread_res_uid;
 
+use crate::cgroup::{self, Hierarchy, Leaf};
 use crate::plan::{LaunchPlan, RunRecord};
 use crate::seccomp;
 use crate::sys::{self, Fork};
-use crate::{cgroup, egress, run_record};
+use crate::{egress, run_record};
 
 mod init;
 pub(crate) mod root;
@@ -42,6 +44,7 @@ pub(crate) struct Shared {
     /// The `/dev` tree.
     pub(crate) devices: OwnedFd,
     pub(crate) boot_id: String,
+    pub(crate) hierarchy: Hierarchy,
     /// Print what each step cost.
     pub(crate) trace: bool,
 }
@@ -52,8 +55,13 @@ pub(crate) struct Launched {
     pub(crate) egress: Option<egress::Sockets>,
 }
 
-/// Carries out `plan`. On failure nothing of it is left but what the driver made before.
-pub(crate) fn launch(plan: &LaunchPlan, shared: &Shared) -> anyhow::Result<Launched> {
+/// Carries out `plan`, from a process that [`cgroup::enter`]ed the cgroups of `incarnation`. On
+/// failure no process is left; the cgroups are the caller's to remove once this process is gone.
+pub(crate) fn launch(
+    plan: &LaunchPlan,
+    incarnation: &str,
+    shared: &Shared,
+) -> anyhow::Result<Launched> {
     let mut trace = Trace::new(shared.trace);
     let listener = high(listen(plan)?)?;
     let guest = high(File::open(&plan.guest.binary).context("open the guest")?)?;
@@ -69,7 +77,8 @@ pub(crate) fn launch(plan: &LaunchPlan, shared: &Shared) -> anyhow::Result<Launc
         Fork::Parent(pid) => pid,
     };
     trace.step("clone");
-    let outcome = attend(plan, shared, pid, (go_write, said_read, said_write), &mut trace);
+    let begun = Begun { plan, incarnation, leaf: shared.hierarchy.leaf(incarnation), pid };
+    let outcome = attend(&begun, shared, (go_write, said_read, said_write), &mut trace);
     if outcome.is_err() {
         undo(plan, pid);
     }
@@ -106,17 +115,27 @@ fn high(fd: impl Into<OwnedFd>) -> anyhow::Result<OwnedFd> {
 
 type Pipes = (OwnedFd, OwnedFd, OwnedFd);
 
-fn attend(
-    plan: &LaunchPlan,
-    shared: &Shared,
+/// A launch whose PID 1 exists.
+struct Begun<'a> {
+    plan: &'a LaunchPlan,
+    incarnation: &'a str,
+    leaf: Leaf,
     pid: Pid,
+}
+
+fn attend(
+    begun: &Begun<'_>,
+    shared: &Shared,
     (go, said, our_copy): Pipes,
     trace: &mut Trace,
 ) -> anyhow::Result<Launched> {
-    cgroup::make(&plan.cgroups, plan.uid_base)?;
-    cgroup::enter(&plan.cgroups, pid)?;
-    let cgroup_dir = File::open(&plan.cgroups.unified).context("open the cgroup")?;
-    trace.step("cgroups");
+    let Begun { plan, pid, .. } = *begun;
+    for (file, value) in shared.hierarchy.limit_writes(begun.incarnation, &plan.limits) {
+        cgroup::set(&file, &value)?;
+    }
+    cgroup::delegate_to(&begun.leaf, plan.uid_base)?;
+    let cgroup_dir = File::open(&begun.leaf.unified).context("open the cgroup")?;
+    trace.step("limits");
     let id = pid.as_raw_nonzero();
     let map = format!("0 {} 65536", plan.uid_base);
     std::fs::write(format!("/proc/{id}/uid_map"), &map).context("write uid_map")?;
@@ -124,7 +143,7 @@ fn attend(
     let user_ns = File::open(format!("/proc/{id}/ns/user")).context("open the user namespace")?;
     let trees = trees(plan, shared, &user_ns)?;
     trace.step("id maps and trees");
-    record(plan, shared, pid)?;
+    record(begun, shared)?;
     trace.step("run record");
     let handed = Handed::numbers(&trees, &cgroup_dir);
     let mut go = File::from(go);
@@ -203,15 +222,16 @@ fn shared_devices(shared: &Shared) -> anyhow::Result<OwnedFd> {
     open_tree(&shared.devices, "", flags).context("clone /dev")
 }
 
-fn record(plan: &LaunchPlan, shared: &Shared, pid: Pid) -> anyhow::Result<()> {
+fn record(begun: &Begun<'_>, shared: &Shared) -> anyhow::Result<()> {
+    let plan = begun.plan;
     let record = RunRecord {
-        incarnation: plan.incarnation.clone(),
+        incarnation: begun.incarnation.to_owned(),
         nonce: plan.nonce.clone(),
-        pid: pid.as_raw_nonzero().get(),
+        pid: begun.pid.as_raw_nonzero().get(),
         boot_id: shared.boot_id.clone(),
         uid_base: plan.uid_base,
-        unified: plan.cgroups.unified.clone(),
-        legacy: plan.cgroups.legacy.clone(),
+        unified: begun.leaf.unified.clone(),
+        legacy: begun.leaf.legacy.clone(),
         socket: plan.guest.socket.clone(),
         started_at: jiff::Timestamp::now(),
     };
@@ -228,12 +248,10 @@ pub(crate) fn open_egress(pid: Pid) -> anyhow::Result<egress::Sockets> {
     egress::open_in_current_netns().context("open egress sockets")
 }
 
-/// Kills what was started and removes its traces; best effort, `collect` finds the rest.
+/// Kills what was started (a PID 1 takes its namespace along) and removes its traces.
 fn undo(plan: &LaunchPlan, pid: Pid) {
-    let _ = cgroup::kill(&plan.cgroups.unified);
     let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
     let _ = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty());
-    cgroup::remove(&plan.cgroups.unified, &plan.cgroups.legacy);
     let _ = std::fs::remove_file(&plan.record);
     let _ = std::fs::remove_file(&plan.guest.socket);
 }

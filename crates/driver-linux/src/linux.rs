@@ -12,7 +12,7 @@
 //! Calls about one sandbox come one at a time (the engine's task per sandbox sees to it); the map of
 //! what is known is behind a mutex that is never held across a wait.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -49,7 +49,7 @@ mod warm;
 
 use compute::Running;
 pub(crate) use compute::{plan_of, user_id};
-pub(crate) use layout::Layout;
+pub(crate) use layout::{Layout, random_hex};
 pub(crate) use slots::Slots;
 use stored::{Sealer, Stored};
 use warm::Warm;
@@ -112,6 +112,10 @@ struct Inner {
     boot_id: String,
     live: Mutex<HashMap<SandboxId, Entry>>,
     warm: Mutex<Warm>,
+    /// Incarnations of maintenance guests.
+    maintained: Mutex<BTreeSet<String>>,
+    /// cgroups that were nobody's in the last sweep.
+    suspects: Mutex<BTreeSet<String>>,
     exits: mpsc::Sender<Exit>,
     exits_receiver: Mutex<Option<mpsc::Receiver<Exit>>>,
     tasks: TaskTracker,
@@ -128,8 +132,8 @@ struct Entry {
     end_reason: Option<EndReason>,
     /// Set when only the tombstone is left.
     tombstone: Option<driver::Tombstone>,
-    /// An incarnation that is being launched, for `collect` to leave alone.
-    launching: Option<String>,
+    /// A launch is under way.
+    launching: bool,
 }
 
 impl LinuxDriver {
@@ -204,6 +208,8 @@ impl Inner {
             policies: config.policies,
             live: Mutex::new(HashMap::new()),
             warm: Mutex::new(Warm::new(config.warm)),
+            maintained: Mutex::new(BTreeSet::new()),
+            suspects: Mutex::new(BTreeSet::new()),
             exits,
             exits_receiver: Mutex::new(Some(receiver)),
             tasks,
@@ -218,6 +224,14 @@ impl Inner {
 
     fn warm(&self) -> MutexGuard<'_, Warm> {
         self.warm.lock().expect("no holder of this lock panics")
+    }
+
+    fn maintained(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.maintained.lock().expect("no holder of this lock panics")
+    }
+
+    fn suspects(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.suspects.lock().expect("no holder of this lock panics")
     }
 
     fn slots(&self) -> MutexGuard<'_, Slots> {
@@ -254,7 +268,7 @@ impl Entry {
         match &self.running {
             Some(running) if cgroup::freeze_asked(&running.record.unified) => Phase::Paused,
             Some(_) => Phase::Running,
-            None if self.launching.is_some() => Phase::Creating,
+            None if self.launching => Phase::Creating,
             None => Phase::Stopped,
         }
     }

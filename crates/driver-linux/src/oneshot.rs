@@ -16,7 +16,8 @@ use rustix::process::{Pid, WaitOptions, waitpid};
 use crate::cgroup::{self, Hierarchy};
 use crate::keeper::devices;
 use crate::launcher::{self, Shared};
-use crate::linux::{Layout, Slots, plan_of};
+use crate::linux::{Layout, Slots, plan_of, user_id};
+use crate::plan::{LaunchPlan, RunRecord};
 use crate::pool::{Disk, DiskConfig, DiskKind, DiskPool};
 use crate::sys::{self, Fork};
 use crate::template::{Built, TemplateStore};
@@ -115,6 +116,7 @@ impl Drop for OneShot {
 }
 
 const SOCKET: &str = "run";
+const INCARNATION: &str = "1";
 
 /// The minder's life; gives its exit code.
 fn mind(config: &OneShotConfig, built: &Built, dir: &Path, caller: &UnixStream) -> i32 {
@@ -139,8 +141,7 @@ fn mind(config: &OneShotConfig, built: &Built, dir: &Path, caller: &UnixStream) 
 }
 
 struct Made {
-    pid: Pid,
-    plan: crate::plan::CgroupPlan,
+    record: RunRecord,
     hierarchy: Hierarchy,
     slots: Slots,
 }
@@ -151,10 +152,12 @@ fn prepare_and_launch(config: &OneShotConfig, built: &Built, dir: &Path) -> anyh
     let instance = layout.instance()?;
     let hierarchy = Hierarchy::detect(&instance)?;
     let mut slots = Slots::open(&config.runtime_dir, layout.root(), &instance)?;
-    let made = launch(config, built, (&layout, &hierarchy, &mut slots));
-    match made {
-        Ok((pid, plan)) => Ok(Made { pid, plan, hierarchy, slots }),
+    let launched = launch(config, built, (&layout, &hierarchy, &mut slots));
+    match launched {
+        Ok(record) => Ok(Made { record, hierarchy, slots }),
         Err(error) => {
+            let leaf = hierarchy.leaf(INCARNATION);
+            cgroup::remove(&leaf.unified, &leaf.legacy);
             hierarchy.remove();
             slots.release_block();
             Err(error)
@@ -166,13 +169,12 @@ fn launch(
     config: &OneShotConfig,
     built: &Built,
     (layout, hierarchy, slots): (&Layout, &Hierarchy, &mut Slots),
-) -> anyhow::Result<(Pid, crate::plan::CgroupPlan)> {
+) -> anyhow::Result<RunRecord> {
     let disk = DiskConfig { kind: DiskKind::Plain, pool_gb: None };
     let pool = DiskPool::open(layout.root(), disk)?;
-    let user = crate::linux::user_id(&built.template.user);
-    pool.create(SOCKET, 1, user)?;
+    pool.create(SOCKET, 1, user_id(&built.template.user))?;
     let limits = config.limits.unwrap_or(built.template.limits);
-    let mut plan = plan_of(layout, built, SOCKET, hierarchy.plan(SOCKET, "1", &limits));
+    let mut plan = plan_of(layout, built, SOCKET, limits)?;
     plan.uid_base = slots.take()?;
     plan.guest.binary = guest_binary::install(&config.data_dir.join("guest"))?;
     plan.root.upper = pool.path(Disk::Upper, SOCKET);
@@ -182,19 +184,44 @@ fn launch(
         filter: seccomp::program()?,
         devices: devices::make()?,
         boot_id: run_record::boot_id()?,
+        hierarchy: hierarchy.clone(),
         trace: false,
     };
-    // The launcher's process ends for good in the sandbox's network when egress is made, and
-    // its working directory moves: both are the minder's own to lose.
-    let launched = launcher::launch(&plan, &shared)?;
-    Ok((launched.pid, plan.cgroups))
+    launch_in_child(&plan, &shared)?;
+    run_record::read(&plan.record)?.context("the launcher left no run record")
+}
+
+/// A launcher enters the sandbox's cgroups, so it is a process of its own; the guest becomes the
+/// minder's child when it ends.
+fn launch_in_child(plan: &LaunchPlan, shared: &Shared) -> anyhow::Result<()> {
+    let (mut ours, mut theirs) = UnixStream::pair().context("socket pair")?;
+    match sys::fork().context("fork")? {
+        Fork::Child => {
+            let launched = cgroup::enter(&shared.hierarchy.leaf(INCARNATION))
+                .and_then(|()| launcher::launch(plan, INCARNATION, shared));
+            if let Err(error) = &launched {
+                let _ = theirs.write_all(format!("{error:#}").as_bytes());
+            }
+            sys::exit_now(i32::from(launched.is_err()))
+        }
+        Fork::Parent(pid) => {
+            drop(theirs);
+            let mut words = String::new();
+            ours.read_to_string(&mut words).context("hear from the launcher")?;
+            let _ = waitpid(Some(pid), WaitOptions::empty());
+            if !words.is_empty() {
+                bail!("{words}");
+            }
+            Ok(())
+        }
+    }
 }
 
 impl Made {
     fn end(&mut self) {
-        let _ = cgroup::kill(&self.plan.unified);
-        let _ = waitpid(Some(self.pid), WaitOptions::empty());
-        cgroup::remove(&self.plan.unified, &self.plan.legacy);
+        let _ = cgroup::kill(&self.record.unified);
+        let _ = waitpid(Pid::from_raw(self.record.pid), WaitOptions::empty());
+        cgroup::remove(&self.record.unified, &self.record.legacy);
         self.hierarchy.remove();
         self.slots.release_block();
     }

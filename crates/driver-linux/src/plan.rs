@@ -3,14 +3,14 @@
 
 use std::path::PathBuf;
 
+use model::Limits;
 use serde::{Deserialize, Serialize};
 
 /// One launch of one sandbox.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct LaunchPlan {
-    /// The sandbox's bare id and this incarnation's name; together they name its cgroups.
+    /// The sandbox's bare id, for messages.
     pub(crate) sandbox: String,
-    pub(crate) incarnation: String,
     /// What the guest answers in `/health`, so that nobody else can pass for it.
     pub(crate) nonce: String,
     /// First host uid and gid of its range of 65,536.
@@ -18,7 +18,7 @@ pub(crate) struct LaunchPlan {
     pub(crate) root: RootPlan,
     /// Mounted at `/workspace`.
     pub(crate) workspace: PathBuf,
-    pub(crate) cgroups: CgroupPlan,
+    pub(crate) limits: Limits,
     pub(crate) guest: GuestPlan,
     /// Whether to make the egress sockets now (a policy that allows something).
     pub(crate) egress: bool,
@@ -39,17 +39,6 @@ pub(crate) struct RootPlan {
     pub(crate) volatile: bool,
     /// A host directory of empty directories to build on; the host sees nothing mounted there.
     pub(crate) mount_point: PathBuf,
-}
-
-/// Its cgroups and what to write into them.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct CgroupPlan {
-    /// The cgroup v2 directory: placement, freeze, kill.
-    pub(crate) unified: PathBuf,
-    /// v1 directories of the controllers that v2 does not have.
-    pub(crate) legacy: Vec<PathBuf>,
-    /// (file, value) in the order to write them.
-    pub(crate) limits: Vec<(PathBuf, String)>,
 }
 
 /// PID 1.
@@ -93,6 +82,8 @@ pub(crate) enum Request {
     Forget {
         incarnation: String,
     },
+    /// The incarnations whose cgroups are the keeper's: waiting launchers, and launches under way.
+    Busy,
 }
 
 /// What it answers. Descriptors of egress sockets travel beside the answer.
@@ -101,6 +92,7 @@ pub(crate) enum Reply {
     Pong { pid: i32 },
     Launched { pid: i32 },
     Egress,
+    Busy { incarnations: Vec<String> },
     Done,
     Failed { step: String, error: String },
 }

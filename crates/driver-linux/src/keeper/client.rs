@@ -105,6 +105,14 @@ impl KeeperClient {
         }
     }
 
+    /// The incarnations whose cgroups are the keeper's own business now.
+    pub(crate) fn busy(&self) -> model::Result<Vec<String>> {
+        match self.ask_started(&Request::Busy)? {
+            (Reply::Busy { incarnations }, _) => Ok(incarnations),
+            (other, _) => Err(refused(other)),
+        }
+    }
+
     pub(crate) fn forget(&self, incarnation: &str) {
         let _ = self.ask(&Request::Forget { incarnation: incarnation.to_owned() });
     }
@@ -146,9 +154,11 @@ fn sockets(fds: Vec<OwnedFd>) -> Option<Sockets> {
 fn refused(reply: Reply) -> Error {
     match reply {
         Reply::Failed { step, error } => Error::Internal(anyhow::anyhow!("{step}: {error}")),
-        Reply::Pong { .. } | Reply::Launched { .. } | Reply::Egress | Reply::Done => {
-            Error::Internal(anyhow::anyhow!("the keeper answered out of turn"))
-        }
+        Reply::Pong { .. }
+        | Reply::Launched { .. }
+        | Reply::Egress
+        | Reply::Busy { .. }
+        | Reply::Done => Error::Internal(anyhow::anyhow!("the keeper answered out of turn")),
     }
 }
 

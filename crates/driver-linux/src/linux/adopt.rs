@@ -59,7 +59,7 @@ impl LinuxDriver {
             running: None,
             end_reason: end.map(|end| end.reason),
             tombstone: None,
-            launching: None,
+            launching: false,
         };
         let Some(record) = record else {
             // Ended and noted: stopped. Neither run nor end: its create was never answered.
@@ -178,7 +178,7 @@ impl Inner {
                 stored: tomb.stored,
                 running: None,
                 tombstone: Some(tombstone),
-                launching: None,
+                launching: false,
             };
             self.live().insert(entry.stored.spec.id, entry);
         }

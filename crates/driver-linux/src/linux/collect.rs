@@ -1,7 +1,6 @@
 //! Finding and removing what nothing owns: after a crash, a failed launch, or a kernel that took its
 //! time. Takes no input but what exists, so the happy case, the retry and the restart are one path.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -40,36 +39,35 @@ impl Inner {
         Ok(collected)
     }
 
+    /// A leaf goes when it was nobody's in two sweeps: a launch that ended between two looks is
+    /// somebody's by the second.
     fn collect_cgroups(&self, collected: &mut Collected) -> anyhow::Result<()> {
-        // Listed before the map is read: what appears later is entered in the map first.
-        let leaves = self.hierarchy.leaves()?;
-        let owned = self.owned_leaves();
-        for (unified, legacy) in leaves {
-            let name = unified.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            let warm = name.split('.').next().and_then(|bare| bare.parse().ok());
-            if warm.is_some_and(|id| self.warm().owns(id)) {
-                continue;
-            }
-            if owned.contains(&name) || name.ends_with(super::maintenance::SUFFIX) {
-                continue;
-            }
-            if cgroup::is_populated(&unified) {
-                cgroup::kill(&unified)?;
+        let mut orphans = self.hierarchy.leaves()?;
+        for owned in self.keeper.busy().map_err(anyhow::Error::from)? {
+            orphans.remove(&owned);
+        }
+        for owned in self.owned_incarnations() {
+            orphans.remove(&owned);
+        }
+        let suspects = std::mem::replace(&mut *self.suspects(), orphans.clone());
+        for incarnation in orphans.intersection(&suspects) {
+            let leaf = self.hierarchy.leaf(incarnation);
+            if cgroup::is_populated(&leaf.unified) {
+                cgroup::kill(&leaf.unified)?;
                 collected.processes += 1;
             }
-            collected.cgroups += cgroup::remove(&unified, &legacy);
+            collected.cgroups += cgroup::remove(&leaf.unified, &leaf.legacy);
         }
         Ok(())
     }
 
-    fn owned_leaves(&self) -> BTreeSet<String> {
+    fn owned_incarnations(&self) -> Vec<String> {
+        let mut owned = self.warm().incarnations();
+        owned.extend(self.maintained().iter().cloned());
         let live = self.live();
-        let leaf = |(id, entry): (&model::SandboxId, &super::Entry)| {
-            let running = entry.running.as_ref().map(|r| r.record.incarnation.clone());
-            let incarnation = running.or_else(|| entry.launching.clone())?;
-            Some(format!("{}.{incarnation}", id.bare()))
-        };
-        live.iter().filter_map(leaf).collect()
+        let running = live.values().filter_map(|entry| entry.running.as_ref());
+        owned.extend(running.map(|running| running.record.incarnation.clone()));
+        owned
     }
 
     fn collect_deleting(&self, collected: &mut Collected) -> anyhow::Result<()> {

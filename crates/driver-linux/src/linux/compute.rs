@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Context;
 use driver::{Launch, Observed, Update};
 use guest_proto::{Address, Guest, GuestError, Init};
-use model::{EndReason, Error, Policy, Result, SandboxId, SandboxSpec};
+use model::{EndReason, Error, Limits, Policy, Result, SandboxId, SandboxSpec};
 use tokio_util::sync::CancellationToken;
 
 use super::layout::{self, HOSTNAME, Layout};
@@ -18,7 +18,7 @@ use super::{Entry, Inner, LinuxDriver, bare, existing};
 use crate::cgroup;
 use crate::egress::Sockets;
 use crate::egress::{Access, EgressHandle};
-use crate::plan::{CgroupPlan, GuestPlan, LaunchPlan, RootPlan, RunRecord};
+use crate::plan::{GuestPlan, LaunchPlan, RootPlan, RunRecord};
 use crate::pool::Disk;
 use crate::template::Built;
 
@@ -47,7 +47,6 @@ pub(super) struct Order {
     pub(super) stored: Stored,
     pub(super) built: Built,
     pub(super) policy: Policy,
-    pub(super) incarnation: String,
     pub(super) uid_base: u32,
 }
 
@@ -64,12 +63,11 @@ impl LinuxDriver {
         let built = built.ok_or_else(|| not_built(&spec))?;
         let stored = Stored::new(spec, built.template.digest.clone());
         let id = stored.spec.id;
-        let waits = self.inner.warm().incarnation_of_taken(id);
-        if let Some(incarnation) = waits {
-            return self.create_from_warm(stored, built, policy, &incarnation).await;
+        if self.inner.warm().is_taken(id) {
+            return self.create_from_warm(stored, built, policy).await;
         }
         let order = self.inner.order(stored.clone(), built, policy)?;
-        if let Err(error) = self.inner.enter(&order.stored, &order.incarnation) {
+        if let Err(error) = self.inner.enter(&order.stored) {
             self.inner.slots().give_back(order.uid_base);
             return Err(error);
         }
@@ -122,7 +120,7 @@ impl LinuxDriver {
         let order = self.inner.order(stored, built, policy)?;
         let uid_base = order.uid_base;
         if let Some(entry) = self.inner.live().get_mut(&id) {
-            entry.launching = Some(order.incarnation.clone());
+            entry.launching = true;
         }
         let place = Place { dir: self.inner.layout.sandbox(&id.bare()), fresh: false };
         match self.launch(order, place).await {
@@ -130,7 +128,7 @@ impl LinuxDriver {
             Err(error) => {
                 self.inner.slots().give_back(uid_base);
                 if let Some(entry) = self.inner.live().get_mut(&id) {
-                    entry.launching = None;
+                    entry.launching = false;
                 }
                 Err(error)
             }
@@ -201,7 +199,7 @@ impl LinuxDriver {
     fn put(&self, id: SandboxId, running: Running) -> Result<Observed> {
         let mut live = self.inner.live();
         let entry = live.get_mut(&id).ok_or_else(|| Error::no_sandbox(id))?;
-        entry.launching = None;
+        entry.launching = false;
         entry.end_reason = None;
         entry.running = Some(running);
         Ok(entry.observed())
@@ -302,14 +300,13 @@ impl LinuxDriver {
 
 impl Inner {
     pub(super) fn order(&self, stored: Stored, built: Built, policy: Policy) -> Result<Order> {
-        let incarnation = layout::random_hex::<6>()?;
         let uid_base = self.slots().take()?;
-        Ok(Order { stored, built, policy, incarnation, uid_base })
+        Ok(Order { stored, built, policy, uid_base })
     }
 
     /// Enters a new sandbox in the map, so that nobody else takes its id and `collect` leaves what
     /// is being made alone.
-    pub(super) fn enter(&self, stored: &Stored, incarnation: &str) -> Result<()> {
+    pub(super) fn enter(&self, stored: &Stored) -> Result<()> {
         let id = stored.spec.id;
         let mut live = self.live();
         if live.contains_key(&id) {
@@ -325,7 +322,7 @@ impl Inner {
                 running: None,
                 end_reason: None,
                 tombstone: None,
-                launching: Some(incarnation.to_owned()),
+                launching: true,
             },
         );
         Ok(())
@@ -369,7 +366,7 @@ impl Inner {
             self.ready_upper(order, &bare)?;
         }
         let record = place.dir.join("run.json");
-        let plan = self.plan(order, &bare, record.clone());
+        let plan = self.plan(order, &bare, record.clone())?;
         let (_, sockets) = self.keeper.launch(plan)?;
         let record = crate::run_record::read(&record)?;
         let record = record.context("the launcher left no run record")?;
@@ -395,12 +392,9 @@ impl Inner {
         self.pool.create_upper(bare, self.upper_gb)
     }
 
-    fn plan(&self, order: &Order, bare: &str, record: PathBuf) -> LaunchPlan {
-        let limits = &order.stored.spec.limits;
-        let cgroups = self.hierarchy.plan(bare, &order.incarnation, limits);
-        let mut plan = plan_of(&self.layout, &order.built, bare, cgroups);
-        plan.incarnation.clone_from(&order.incarnation);
-        plan.nonce.clone_from(&order.incarnation);
+    fn plan(&self, order: &Order, bare: &str, record: PathBuf) -> anyhow::Result<LaunchPlan> {
+        let limits = order.stored.spec.limits;
+        let mut plan = plan_of(&self.layout, &order.built, bare, limits)?;
         plan.uid_base = order.uid_base;
         plan.root.upper = self.pool.path(Disk::Upper, bare);
         plan.root.volatile = order.is_volatile();
@@ -408,7 +402,7 @@ impl Inner {
         plan.guest.binary.clone_from(&self.guest_program);
         plan.egress = !order.policy.is_closed();
         plan.record = record;
-        plan
+        Ok(plan)
     }
 
     /// The workspace is on the disk, then the reason is, then the run record goes.
@@ -436,16 +430,15 @@ pub(crate) fn plan_of(
     layout: &Layout,
     built: &Built,
     name: &str,
-    cgroups: CgroupPlan,
-) -> LaunchPlan {
+    limits: Limits,
+) -> anyhow::Result<LaunchPlan> {
     let mut layers = vec![layout.etc_layer()];
     layers.extend(built.layers.iter().cloned());
     let host = built.template.name.as_str() == crate::template::HOST;
     let binds = if host { vec![("/usr".into(), "usr".to_owned())] } else { Vec::new() };
-    LaunchPlan {
+    Ok(LaunchPlan {
         sandbox: name.to_owned(),
-        incarnation: "1".to_owned(),
-        nonce: "1".to_owned(),
+        nonce: layout::random_hex::<16>()?,
         uid_base: 0,
         root: RootPlan {
             layers,
@@ -455,7 +448,7 @@ pub(crate) fn plan_of(
             mount_point: layout.mount_point(),
         },
         workspace: PathBuf::new(),
-        cgroups,
+        limits,
         guest: GuestPlan {
             binary: PathBuf::new(),
             socket: layout.socket(name),
@@ -466,7 +459,7 @@ pub(crate) fn plan_of(
         },
         egress: false,
         record: PathBuf::new(),
-    }
+    })
 }
 
 /// The template's, then the tenant's, then what says where one is.

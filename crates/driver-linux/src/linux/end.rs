@@ -143,7 +143,7 @@ impl LinuxDriver {
         {
             let mut live = self.inner.live();
             if let Some(entry) = live.get_mut(&id) {
-                entry.launching = None;
+                entry.launching = false;
                 entry.end_reason = Some(reason);
                 entry.tombstone = Some(tombstone);
             }

@@ -17,9 +17,6 @@ use crate::plan::RunRecord;
 use crate::pool::Disk;
 use crate::run_record;
 
-/// Ends the name of its cgroup, so that `collect` knows it.
-pub(super) const SUFFIX: &str = "-m";
-
 /// Ends the compute when dropped.
 struct Hold {
     inner: Arc<Inner>,
@@ -42,6 +39,7 @@ impl LinuxDriver {
         });
         let record = launched.await.context("maintenance")??;
         let guest = Guest::new(Address::Unix(record.socket.clone()));
+        self.inner.maintained().insert(record.incarnation.clone());
         let hold = Hold { inner: Arc::clone(&self.inner), bare: id.bare(), record };
         let health = tokio::time::timeout(Duration::from_secs(10), guest.health()).await;
         if !matches!(&health, Ok(Ok(health)) if health.nonce == hold.record.nonce) {
@@ -58,14 +56,10 @@ impl Inner {
         built: &crate::template::Built,
     ) -> anyhow::Result<RunRecord> {
         let bare = stored.spec.id.bare();
-        let incarnation = format!("{}{SUFFIX}", layout::random_hex::<6>()?);
         let name = format!("{bare}-m");
         self.pool.create_upper(&name, 1)?;
         let uid_base = self.slots().take()?;
-        let cgroups = self.hierarchy.plan(&bare, &incarnation, &stored.spec.limits);
-        let mut plan = plan_of(&self.layout, built, &name, cgroups);
-        plan.nonce.clone_from(&incarnation);
-        plan.incarnation = incarnation;
+        let mut plan = plan_of(&self.layout, built, &name, stored.spec.limits)?;
         plan.uid_base = uid_base;
         plan.root.upper = self.pool.path(Disk::Upper, &name);
         plan.workspace = self.pool.path(Disk::Workspace, &bare);
@@ -88,6 +82,7 @@ impl Inner {
         wait_until_empty(record);
         self.pool.sync(Disk::Workspace, bare)?;
         self.clear(bare, record);
+        self.maintained().remove(&record.incarnation);
         layout::forget(&self.layout.sandbox(bare).join("maintenance.json"))?;
         self.pool.remove(Disk::Upper, &format!("{bare}-m"))
     }

@@ -75,8 +75,15 @@ impl Warm {
         Some(id)
     }
 
-    pub(super) fn incarnation_of_taken(&self, id: SandboxId) -> Option<String> {
-        self.taken.get(&id).map(|(member, _)| member.running.record.incarnation.clone())
+    pub(super) fn is_taken(&self, id: SandboxId) -> bool {
+        self.taken.contains_key(&id)
+    }
+
+    /// The incarnations of all that wait or were taken.
+    pub(super) fn incarnations(&self) -> Vec<String> {
+        let taken = self.taken.values().map(|(member, _)| member);
+        let all = self.waiting.values().flatten().chain(taken);
+        all.map(|member| member.running.record.incarnation.clone()).collect()
     }
 
     fn claimed(&mut self, id: SandboxId) -> Option<Member> {
@@ -214,11 +221,10 @@ impl LinuxDriver {
         stored: Stored,
         built: Built,
         policy: Policy,
-        incarnation: &str,
     ) -> Result<Observed> {
         let id = stored.spec.id;
         // In the map before it leaves the pool: `collect` must find it in one of them.
-        self.inner.enter(&stored, incarnation)?;
+        self.inner.enter(&stored)?;
         let claimed = self.inner.warm().claimed(id);
         let Some(member) = claimed else {
             self.inner.live().remove(&id);
@@ -258,9 +264,8 @@ impl Inner {
         std::fs::rename(self.layout.warm(&bare), self.layout.sandbox(&bare)).context("claim")?;
         if limits != had {
             let record = crate::run_record::read(&self.layout.run(&bare))?;
-            let leaf = record.context("no run record")?.unified;
-            let leaf = leaf.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            for (file, value) in self.hierarchy.limit_writes(&leaf, limits) {
+            let incarnation = record.context("no run record")?.incarnation;
+            for (file, value) in self.hierarchy.limit_writes(&incarnation, limits) {
                 cgroup::set(&file, &value)?;
             }
         }
