@@ -85,17 +85,17 @@ async fn adopt(
     let state = state_of(core, pool, &observed, (&first, rootfs));
     let (cell, machine) = machine::make(core, state, Arc::clone(pool));
     let counted = matches!(cell.phase(), Phase::Running | Phase::Paused | Phase::Creating);
-    if counted {
-        cell.count_anyway();
-    }
     core.registry.adopt(&cell);
+    if counted {
+        core.registry.count_anyway(&cell);
+    }
     if matches!(cell.phase(), Phase::Running | Phase::Paused) {
         cell.activity.touch();
     }
     let changes = changes(core, &cell, &observed, claim);
     if !changes.is_empty() {
         // Writes keep their order, so nothing that the task writes can come before.
-        drop(core.apply(&cell, changes));
+        core.record(&cell, changes);
     }
     machine.spawn(first);
     Ok(())
@@ -220,7 +220,7 @@ fn adopt_tombstone(core: &Arc<Core>, pool: &Arc<PoolState>, observed: Observed) 
     core.registry.adopt(&cell);
     let reason = Some(tombstone.end_reason);
     let destroyed = core.tell_once(&cell, EventKind::Destroyed, None, reason);
-    drop(core.apply(&cell, vec![Change::Release, destroyed]));
+    core.record(&cell, vec![Change::Release, destroyed]);
 }
 
 /// Claims whose sandbox does not exist any more, and legs that nobody saw end.

@@ -54,12 +54,26 @@ impl Core {
         self.store.apply(cell.owner.clone(), cell.id, changes)
     }
 
-    /// Waits for a write whose failure nobody else would hear of.
-    pub(crate) async fn record(&self, cell: &Cell, changes: Vec<Change>) {
-        if let Err(failure) = self.apply(cell, changes).await {
-            let error = format!("{:#}", anyhow::Error::from(failure));
-            warn!(sandbox.id = %cell.id, error, "could not record a change of {}", cell.id);
-        }
+    /// A write that nobody waits for: writes keep their order, and its failure is logged.
+    pub(crate) fn record(&self, cell: &Cell, changes: Vec<Change>) {
+        self.record_and_keep(cell, changes, ());
+    }
+
+    /// The same, and keeps something until it is done.
+    pub(crate) fn record_and_keep<T: Send + 'static>(
+        &self,
+        cell: &Cell,
+        changes: Vec<Change>,
+        kept: T,
+    ) {
+        let (written, id) = (self.apply(cell, changes), cell.id);
+        self.tasks.spawn(async move {
+            if let Err(failure) = written.await {
+                let error = format!("{:#}", anyhow::Error::from(failure));
+                warn!(sandbox.id = %id, error, "could not record a change of {id}");
+            }
+            drop(kept);
+        });
     }
 
     /// An event that can happen more than once.

@@ -135,6 +135,7 @@ impl Engine {
     }
 
     /// Tells attached clients to wrap up; does not end the sandbox.
+    #[expect(clippy::unused_async, reason = "a replica that does not hold the sandbox will ask")]
     pub async fn cancel(
         &self,
         caller: &Caller,
@@ -145,7 +146,7 @@ impl Engine {
         let cancelled = cell.activity.notify(Notice::Cancel(reason));
         let data = serde_json::json!({ "reason": reason.as_str(), "cancelled": cancelled });
         let told = self.core.tell(&cell, EventKind::Cancel, data);
-        self.core.record(&cell, vec![told]).await;
+        self.core.record(&cell, vec![told]);
         Ok(Cancelled { id: cell.id, cancelled, reason })
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use guest_proto::{ExecEnd, ExecFrame, ExecFrames, ExecStart, OutputStream as Wire};
+use guest_proto::{ExecEnd, ExecFrame, ExecFrames, ExecStart, GuestError, OutputStream as Wire};
 use model::{Error, ExecId, Result, SandboxRef};
 
 use crate::guest::{Life, Running, ended, failed};
@@ -89,14 +89,20 @@ impl Engine {
         let mut life = life;
         let outcome = match guest.exec(&start).await {
             Ok(frames) => collect(frames, &mut life).await,
-            Err(error) => Err(failed(error, &mut life, COMMAND).await),
+            Err(error) => Err(command_failed(error, &mut life).await),
         };
         drop(guard);
         outcome
     }
 }
 
-pub(crate) const COMMAND: (&str, &str, &str) = ("command", "command", "of that id");
+/// Why a command could not be run.
+pub(crate) async fn command_failed(error: GuestError, life: &mut Life) -> Error {
+    if matches!(error, GuestError::NotFound) {
+        return Error::invalid("command", "no such program or directory");
+    }
+    failed(error, life, ("command", "command", "of that id")).await
+}
 
 async fn collect(mut frames: ExecFrames, life: &mut Life) -> Result<ExecOutcome> {
     let mut kept = Kept::default();
@@ -111,7 +117,7 @@ async fn collect(mut frames: ExecFrames, life: &mut Life) -> Result<ExecOutcome>
             Some(Ok(ExecFrame::End(end))) => return Ok(kept.finish(&end)),
             Some(Ok(ExecFrame::Gap { .. })) => kept.truncated = true,
             Some(Ok(ExecFrame::Keepalive)) => {}
-            Some(Err(error)) => return Err(failed(error, life, COMMAND).await),
+            Some(Err(error)) => return Err(command_failed(error, life).await),
             None => return Err(Error::unavailable("the sandbox did not say how it ended")),
         }
     }

@@ -10,7 +10,7 @@ use futures_util::{Stream, stream};
 use guest_proto::{ExecEnd, ExecFrame, ExecFrames, GuestError, OutputStream as Wire};
 use model::{EndReason, Error, ExecId, Result, SandboxRef};
 
-use crate::exec::COMMAND;
+use crate::exec::command_failed;
 use crate::guest::{Running, failed};
 use crate::registry::Cell;
 use crate::{Caller, Command, Engine};
@@ -88,7 +88,7 @@ impl Engine {
         self.core.counters.count(&self.core.counters.execs);
         let frames = match running.guest.exec(&start).await {
             Ok(frames) => frames,
-            Err(error) => return Err(failed(error, &mut running.life, COMMAND).await),
+            Err(error) => return Err(command_failed(error, &mut running.life).await),
         };
         remember(&running.cell, &exec);
         let reader = Reader { frames, running, exec: exec.clone() };
@@ -177,7 +177,7 @@ impl Reader {
         {
             return Ok(ExecEvent::SandboxEnded { reason });
         }
-        Err(failed(error, life, COMMAND).await)
+        Err(command_failed(error, life).await)
     }
 }
 

@@ -10,6 +10,7 @@ use tokio::sync::watch;
 use crate::Caller;
 use crate::activity::Guard;
 use crate::core::Core;
+use crate::machine::Ask;
 use crate::registry::{Cell, State};
 
 /// How long after a lost connection the sandbox's own end may take to be known.
@@ -26,7 +27,7 @@ pub(crate) struct Running {
 /// One incarnation of a sandbox.
 pub(crate) struct Life {
     /// `None` for a guest that is not a sandbox's own compute.
-    states: Option<watch::Receiver<State>>,
+    of: Option<(Arc<Cell>, watch::Receiver<State>)>,
     incarnation: Option<Arc<str>>,
 }
 
@@ -43,14 +44,15 @@ impl Core {
         };
         let stopped = || Error::wrong_state(format!("the sandbox {} is stopping", cell.id));
         let guest = guest.ok_or_else(stopped)?;
-        Ok(Running { guest, cell, life: Life { states: Some(states), incarnation }, guard })
+        let life = Life { of: Some((Arc::clone(&cell), states)), incarnation };
+        Ok(Running { guest, cell, life, guard })
     }
 }
 
 impl Life {
     /// Of a guest that is not a sandbox's own compute: nothing says when it ends.
     pub(crate) fn unknown() -> Self {
-        Self { states: None, incarnation: None }
+        Self { of: None, incarnation: None }
     }
 
     /// Returns when this incarnation has ended, with the reason.
@@ -63,7 +65,7 @@ impl Life {
             );
             over || state.incarnation != incarnation
         };
-        let Some(states) = &mut self.states else { return std::future::pending().await };
+        let Some((_, states)) = &mut self.of else { return std::future::pending().await };
         match states.wait_for(ended).await {
             Ok(state) => state.end_reason.unwrap_or(EndReason::Unknown),
             // Its task has ended: the engine is shutting down.
@@ -73,7 +75,9 @@ impl Life {
 
     /// The same after the guest went silent: whether the sandbox ended with it.
     pub(crate) async fn end_after_loss(&mut self) -> Option<EndReason> {
-        self.states.as_ref()?;
+        let (cell, _) = self.of.as_ref()?;
+        // Its task may not know yet. A full queue means that it is busy with it.
+        let _ = cell.queue.try_send(Ask::Look);
         tokio::time::timeout(END_KNOWN_WITHIN, self.end()).await.ok()
     }
 }

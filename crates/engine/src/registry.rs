@@ -50,7 +50,7 @@ pub(crate) struct Cell {
     /// Present while the workspace of a stopped sandbox is read or written.
     pub(crate) maintenance: Mutex<Option<CancellationToken>>,
     disk_gb: u32,
-    /// Counts against the quota and takes room in the pool.
+    /// Counts against the quota and takes room in the pool. Changed under the registry's lock.
     counted: AtomicBool,
 }
 
@@ -67,6 +67,8 @@ struct Index {
 struct Owned {
     ids: BTreeSet<SandboxId>,
     names: HashMap<Name, SandboxId>,
+    ephemeral: InUse,
+    persistent: InUse,
 }
 
 /// Everything but what [`Cell`] makes itself.
@@ -116,19 +118,6 @@ impl Cell {
 
     pub(crate) fn phase(&self) -> Phase {
         self.state.borrow().phase
-    }
-
-    /// From now on it counts against the quota, whatever the quota says.
-    pub(crate) fn count_anyway(&self) {
-        if !self.counted.swap(true, Ordering::AcqRel) {
-            self.pool.take_room_anyway();
-        }
-    }
-
-    pub(crate) fn uncount(&self) {
-        if self.counted.swap(false, Ordering::AcqRel) {
-            self.pool.give_room();
-        }
     }
 
     fn is_counted(&self) -> bool {
@@ -188,6 +177,27 @@ impl Registry {
     /// Reserves a share of the quota and room again, for a start.
     pub(crate) fn admit(&self, cell: &Arc<Cell>, quota: &Quota, now: Timestamp) -> Result<()> {
         self.write().admit(cell, quota, now)
+    }
+
+    /// From now on it counts, whatever the quota says: what runs already, runs.
+    pub(crate) fn count_anyway(&self, cell: &Cell) {
+        let mut index = self.write();
+        if !cell.is_counted() {
+            cell.pool.take_room_anyway();
+            index.count(cell);
+        }
+    }
+
+    /// It has no compute any more.
+    pub(crate) fn uncount(&self, cell: &Cell) {
+        let mut index = self.write();
+        if !cell.counted.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        cell.pool.give_room();
+        let in_use = index.in_use(cell);
+        in_use.count = in_use.count.saturating_sub(1);
+        in_use.disk_gb = in_use.disk_gb.saturating_sub(cell.disk_gb);
     }
 
     /// Adds a sandbox that exists already. One whose name is taken is found by its id only.
@@ -263,17 +273,11 @@ impl Index {
         Ok(())
     }
 
-    fn admit(&self, cell: &Arc<Cell>, quota: &Quota, now: Timestamp) -> Result<()> {
+    fn admit(&mut self, cell: &Cell, quota: &Quota, now: Timestamp) -> Result<()> {
         if cell.is_counted() {
             return Ok(());
         }
-        let mut in_use = InUse::default();
-        for other in self.owned(&cell.owner) {
-            if other.is_counted() && other.tier == cell.tier && other.id != cell.id {
-                in_use.count += 1;
-                in_use.disk_gb += other.disk_gb;
-            }
-        }
+        let in_use = *self.in_use(cell);
         quota.admit(cell.tier, in_use, cell.disk_gb).map_err(|detail| {
             let retry_after = self.earliest_end(&cell.owner, now);
             Error::Exhausted { detail, retry_after }
@@ -283,8 +287,24 @@ impl Index {
                 detail: "no pool has room for one more sandbox".into(),
             });
         }
-        cell.counted.store(true, Ordering::Release);
+        self.count(cell);
         Ok(())
+    }
+
+    fn count(&mut self, cell: &Cell) {
+        cell.counted.store(true, Ordering::Release);
+        let in_use = self.in_use(cell);
+        in_use.count += 1;
+        in_use.disk_gb += cell.disk_gb;
+    }
+
+    /// What the owner has of the sandbox's tier.
+    fn in_use(&mut self, cell: &Cell) -> &mut InUse {
+        let owned = self.owners.entry(cell.owner.clone()).or_default();
+        match cell.tier {
+            Tier::Ephemeral => &mut owned.ephemeral,
+            Tier::Persistent => &mut owned.persistent,
+        }
     }
 
     fn insert(&mut self, cell: &Arc<Cell>, name: Option<Name>) {

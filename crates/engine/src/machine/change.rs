@@ -24,7 +24,7 @@ impl Machine {
         self.publish(Transition::PauseAsked, |_| {})?;
         let sandbox = self.view();
         let paused = self.core.tell(&self.cell, EventKind::Paused, serde_json::Value::Null);
-        drop(self.core.apply(&self.cell, vec![paused]));
+        self.core.record(&self.cell, vec![paused]);
         Ok(sandbox)
     }
 
@@ -40,7 +40,7 @@ impl Machine {
         self.cell.activity.touch();
         self.publish(Transition::ResumeAsked, |_| {})?;
         let resumed = self.core.tell(&self.cell, EventKind::Resumed, serde_json::Value::Null);
-        drop(self.core.apply(&self.cell, vec![resumed]));
+        self.core.record(&self.cell, vec![resumed]);
         Ok(self.view())
     }
 
@@ -61,7 +61,7 @@ impl Machine {
         if let Some((policy, name)) = policy {
             let update = Update { name: None, policy: Some((name.clone(), policy)) };
             self.core.bounded(self.cell.pool.driver.update(self.cell.id, update)).await?;
-            self.change_policy(name).await;
+            self.change_policy(name);
         }
         Ok(self.view())
     }
@@ -81,7 +81,7 @@ impl Machine {
         {
             let back =
                 core.tell(&self.cell, EventKind::Renamed, json!({ "from": new, "name": old }));
-            core.record(&self.cell, vec![store::Change::Rename(old.clone()), back]).await;
+            core.record(&self.cell, vec![store::Change::Rename(old.clone()), back]);
             core.registry.free_name(&self.cell, &new);
             return Err(failure);
         }
@@ -90,11 +90,11 @@ impl Machine {
         Ok(())
     }
 
-    async fn change_policy(&self, name: PolicyName) {
+    fn change_policy(&self, name: PolicyName) {
         let data = json!({ "policy": name });
         self.republish(|spec| spec.policy = name);
         let changed = self.core.tell(&self.cell, EventKind::PolicyChanged, data);
-        self.core.record(&self.cell, vec![changed]).await;
+        self.core.record(&self.cell, vec![changed]);
     }
 
     fn republish(&self, change: impl FnOnce(&mut model::SandboxSpec)) {

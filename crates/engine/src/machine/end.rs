@@ -32,7 +32,7 @@ impl Machine {
         let cpu_usec = self.cpu_usec().await;
         let work = self.cell.pool.driver.stop(self.cell.id, reason);
         self.core.bounded(work).await?;
-        self.stopped(reason, cpu_usec).await?;
+        self.stopped(reason, cpu_usec)?;
         Ok(self.view())
     }
 
@@ -62,15 +62,14 @@ impl Machine {
         })?;
         let name = self.state.borrow().spec.name.clone();
         self.core.registry.free_name(&self.cell, &name);
-        self.cell.uncount();
+        self.core.registry.uncount(&self.cell);
         self.core.counters.count(&self.core.counters.destroys);
         info!(sandbox.id = %self.cell.id, ?reason, "destroyed sandbox {}", self.cell.id);
         let destroyed = self.core.tell_once(&self.cell, EventKind::Destroyed, None, Some(reason));
         let leg = incarnation.map(|incarnation| self.end_leg(&incarnation, cpu_usec));
         let changes = [Some(Change::Release), leg, Some(destroyed)].into_iter().flatten().collect();
-        // Not waited for: the name is free in memory, writes keep their order, and after a crash
-        // the tombstone tells the same again.
-        drop(self.core.apply(&self.cell, changes));
+        // The name is free in memory, and after a crash the tombstone tells the same again.
+        self.core.record(&self.cell, changes);
         Ok(self.view())
     }
 
@@ -92,7 +91,7 @@ impl Machine {
         }
         let now = self.core.now();
         let gone = self.publish(Transition::Gone, |state| state.destroyed_at = Some(now));
-        self.cell.uncount();
+        self.core.registry.uncount(&self.cell);
         gone.is_ok()
     }
 
@@ -160,12 +159,12 @@ impl Machine {
         if let Err(failure) = self.core.bounded(work).await {
             self.warn("clear away the compute of", failure);
         }
-        if let Err(failure) = self.stopped(reason, cpu_usec).await {
+        if let Err(failure) = self.stopped(reason, cpu_usec) {
             self.warn("stop", failure);
         }
     }
 
-    async fn stopped(&mut self, reason: EndReason, cpu_usec: u64) -> Result<()> {
+    fn stopped(&mut self, reason: EndReason, cpu_usec: u64) -> Result<()> {
         let incarnation = self.incarnation();
         self.publish(Transition::ComputeGone, |state| {
             state.guest = None;
@@ -173,12 +172,12 @@ impl Machine {
             state.started_at = None;
             state.end_reason = Some(reason);
         })?;
-        self.cell.uncount();
+        self.core.registry.uncount(&self.cell);
         let Some(incarnation) = incarnation else { return Ok(()) };
         let kind = EventKind::Stopped;
         let stopped = self.core.tell_once(&self.cell, kind, Some(&incarnation), Some(reason));
         let changes = vec![self.end_leg(&incarnation, cpu_usec), stopped];
-        self.core.record(&self.cell, changes).await;
+        self.core.record(&self.cell, changes);
         Ok(())
     }
 

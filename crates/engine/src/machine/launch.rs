@@ -40,8 +40,7 @@ impl Machine {
                 info!(sandbox.id = %self.cell.id, "created sandbox {}", self.cell.id);
                 // Whoever asked may have gone; the sandbox is there all the same.
                 let _ = reply.send(Ok(sandbox));
-                self.settle(&observed, Some(Change::Settle { answer })).await;
-                drop(request);
+                self.settle(&observed, Some(Change::Settle { answer }), request);
             }
         }
     }
@@ -62,7 +61,7 @@ impl Machine {
         self.require_no_maintenance()?;
         self.core.registry.admit(&self.cell, quota, self.core.now())?;
         if let Err(failure) = self.publish(Transition::StartAsked, |_| {}) {
-            self.cell.uncount();
+            self.core.registry.uncount(&self.cell);
             return Err(failure);
         }
         self.start_compute().await
@@ -90,7 +89,7 @@ impl Machine {
         match running {
             Ok(observed) => {
                 self.warned = false;
-                self.settle(&observed, None).await;
+                self.settle(&observed, None, None);
                 Ok(self.view())
             }
             Err(failure) => {
@@ -101,7 +100,7 @@ impl Machine {
     }
 
     /// Remembers that it runs: the claims are final, the leg has begun.
-    async fn settle(&self, observed: &Observed, settled: Option<Change>) {
+    fn settle(&self, observed: &Observed, settled: Option<Change>, request: Option<RequestClaim>) {
         let incarnation = self.incarnation();
         let running =
             self.core.tell_once(&self.cell, EventKind::Running, incarnation.as_deref(), None);
@@ -110,7 +109,8 @@ impl Machine {
             Change::BeginLeg(Leg { incarnation: incarnation.to_string(), started_at })
         });
         let changes = [settled, leg, Some(running)].into_iter().flatten().collect();
-        self.core.record(&self.cell, changes).await;
+        // Others with the same idempotency key wait until it is written.
+        self.core.record_and_keep(&self.cell, changes, request);
     }
 
     /// The change that claims an idempotency key. The claim itself is held until the launch ends.
@@ -146,7 +146,7 @@ impl Machine {
         };
         let undone = self.destroy_silently(EndReason::CreateFailed).await;
         if !changes.is_empty() {
-            self.core.record(&self.cell, changes).await;
+            self.core.record(&self.cell, changes);
         }
         if undone {
             self.core.registry.remove(self.cell.id);

@@ -48,9 +48,9 @@ impl Machine {
             return;
         }
         match action {
-            Action::Warn => self.warn_client().await,
+            Action::Warn => self.warn_client(),
             Action::StopForIdle => {
-                self.tell_why(EventKind::IdleStop, EndReason::Idle).await;
+                self.tell_why(EventKind::IdleStop, EndReason::Idle);
                 if let Err(failure) = self.stop(EndReason::Idle).await {
                     self.warn("stop", failure);
                 }
@@ -75,22 +75,22 @@ impl Machine {
     }
 
     async fn end(&mut self, kind: EventKind, reason: EndReason) {
-        self.tell_why(kind, reason).await;
+        self.tell_why(kind, reason);
         if let Err(failure) = self.delete(reason).await {
             self.warn("destroy", failure);
         }
     }
 
-    async fn tell_why(&self, kind: EventKind, reason: EndReason) {
+    fn tell_why(&self, kind: EventKind, reason: EndReason) {
         let incarnation = self.incarnation();
         let why = self.core.tell_once(&self.cell, kind, incarnation.as_deref(), Some(reason));
-        self.core.record(&self.cell, vec![why]).await;
+        self.core.record(&self.cell, vec![why]);
     }
 
-    async fn warn_client(&mut self) {
+    fn warn_client(&mut self) {
         self.warned = true;
         self.cell.activity.notify(Notice::Cancel(CancelReason::Timeout));
-        self.tell_why(EventKind::LifetimeWarning, EndReason::Lifetime).await;
+        self.tell_why(EventKind::LifetimeWarning, EndReason::Lifetime);
     }
 
     /// Whether a streamed command that nobody reads still runs (rulings 9 and 18). Asked only when

@@ -17,10 +17,18 @@ fn clocked(wanted: NewSandbox, clocks: Clocks) -> NewSandbox {
     NewSandbox { asked_clocks: clocks, ..wanted }
 }
 
-async fn told(fixture: &Fixture) -> Vec<(EventKind, Option<EndReason>)> {
-    let after = Some(store::EventId(0));
-    let backlog = fixture.store().backlog(&alice().owner, after, 100).await.unwrap();
-    backlog.events.into_iter().map(|stored| (stored.event.kind, stored.event.reason)).collect()
+/// Everything that was told, once `last` was.
+async fn told(fixture: &Fixture, last: EventKind) -> Vec<(EventKind, Option<EndReason>)> {
+    for _ in 0..500 {
+        let after = Some(store::EventId(0));
+        let backlog = fixture.store().backlog(&alice().owner, after, 100).await.unwrap();
+        if backlog.events.iter().any(|stored| stored.event.kind == last) {
+            let events = backlog.events.into_iter().map(|stored| stored.event);
+            return events.map(|event| (event.kind, event.reason)).collect();
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("{last:?} was not told");
 }
 
 #[track_caller]
@@ -38,7 +46,7 @@ async fn an_idle_template_sandbox_is_destroyed_after_a_minute() {
     let gone = fixture.until_phase(&made, Phase::Destroyed).await;
     assert_ended(&gone, Phase::Destroyed, EndReason::Idle);
     fixture.assert_empty().await;
-    let kinds: Vec<_> = told(&fixture).await;
+    let kinds = told(&fixture, EventKind::Destroyed).await;
     assert!(kinds.contains(&(EventKind::IdleDestroy, Some(EndReason::Idle))), "{kinds:?}");
     assert!(kinds.contains(&(EventKind::Destroyed, Some(EndReason::Idle))), "{kinds:?}");
     assert!(kinds.iter().any(|(kind, _)| *kind == EventKind::SandboxHour), "{kinds:?}");
@@ -53,7 +61,7 @@ async fn an_idle_image_sandbox_is_stopped_after_a_quarter_of_an_hour() {
     fixture.pass(2).await;
     let stopped = fixture.until_phase(&made, Phase::Stopped).await;
     assert_ended(&stopped, Phase::Stopped, EndReason::Idle);
-    let kinds = told(&fixture).await;
+    let kinds = told(&fixture, EventKind::Stopped).await;
     assert!(kinds.contains(&(EventKind::IdleStop, Some(EndReason::Idle))), "{kinds:?}");
 }
 
@@ -78,7 +86,7 @@ async fn the_deadline_has_a_minute_of_grace_and_holds_for_stopped_ones_too() {
     fixture.pass(2).await;
     let gone = fixture.until_phase(&made, Phase::Destroyed).await;
     assert_ended(&gone, Phase::Destroyed, EndReason::Deadline);
-    let kinds = told(&fixture).await;
+    let kinds = told(&fixture, EventKind::Destroyed).await;
     assert!(kinds.contains(&(EventKind::Deadline, Some(EndReason::Deadline))), "{kinds:?}");
     assert!(fixture.create(persistent()).await.unwrap().deadline.is_none());
 }
@@ -100,7 +108,7 @@ async fn the_hard_lifetime_ends_a_busy_sandbox_and_warns_its_client_once() {
     assert_eq!(client.notices.recv().await.unwrap(), Notice::Destroyed);
     let gone = fixture.until_phase(&made, Phase::Destroyed).await;
     assert_ended(&gone, Phase::Destroyed, EndReason::Lifetime);
-    let kinds = told(&fixture).await;
+    let kinds = told(&fixture, EventKind::Destroyed).await;
     assert!(kinds.iter().any(|(kind, _)| *kind == EventKind::LifetimeWarning), "{kinds:?}");
 }
 
@@ -112,7 +120,7 @@ async fn nobody_is_warned_when_nobody_is_attached() {
     fixture.pass(45).await;
     fixture.pass(6).await;
     fixture.until_phase(&made, Phase::Destroyed).await;
-    let kinds = told(&fixture).await;
+    let kinds = told(&fixture, EventKind::Destroyed).await;
     assert!(!kinds.iter().any(|(kind, _)| *kind == EventKind::LifetimeWarning), "{kinds:?}");
 }
 
