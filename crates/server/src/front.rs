@@ -50,7 +50,8 @@ pub(crate) async fn pass(State(app): State<App>, request: Request, next: Next) -
     let status = response.status().as_u16();
     app.metrics.answered(&method, route.as_ref().map(MatchedPath::as_str), status, took);
     span.in_scope(|| {
-        let latency_ms = took.as_secs_f64() * 1000.0;
+        let latency_us = u32::try_from(took.as_micros()).unwrap_or(u32::MAX);
+        let latency_ms = f64::from(latency_us) / 1000.0;
         tracing::info!(target: "access", %method, path, status, latency_ms, "answered");
     });
     let headers = response.headers_mut();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use futures_util::{Stream, StreamExt};
+use futures_util::{Stream, StreamExt, future, stream};
 use serde::Serialize;
 
 use crate::app::App;
@@ -20,6 +20,9 @@ where
     S: Stream<Item = Event> + Send + 'static,
 {
     let draining = app.draining.clone().cancelled_owned();
+    // Said once, and so the head of the answer goes out at once too.
+    let hello = Event::default().retry(RETRY).comment("connected");
+    let events = stream::once(future::ready(hello)).chain(events);
     let until_drained = events.map(Ok::<_, Infallible>).take_until(draining);
     let keep_alive = KeepAlive::new().interval(KEEPALIVE_EVERY);
     let mut response = Sse::new(until_drained).keep_alive(keep_alive).into_response();
@@ -31,5 +34,5 @@ where
 /// An event of this name whose data is `value` as one line of JSON.
 pub(crate) fn event(name: &str, value: &impl Serialize) -> Event {
     let data = serde_json::to_string(value).expect("our own bodies are JSON");
-    Event::default().event(name).data(data).retry(RETRY)
+    Event::default().event(name).data(data)
 }
