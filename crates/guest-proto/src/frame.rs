@@ -67,7 +67,7 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// Takes what came. Call [`Decoder::next`] until it gives nothing before feeding more.
+    /// Takes what came. Call [`Decoder::next_frame`] until it gives nothing before feeding more.
     pub fn feed(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
     }
