@@ -1,13 +1,11 @@
 //! Commands: blocking, streamed, re-attached, killed, abandoned.
 
-use std::time::Duration;
-
 use axum::body::Body;
 use futures_util::StreamExt;
 use serde_json::{Value, json};
 
 use crate::client::{Client, next};
-use crate::harness::TestServer;
+use crate::harness::{TestServer, becomes};
 
 async fn stream(client: &Client, path: &str, body: &Value) -> crate::client::Open {
     let request = client.request("POST", &format!("{path}/exec/stream"));
@@ -93,24 +91,6 @@ async fn output_beyond_8_mib_is_cut_off() {
     assert_eq!(said["output"].as_str().unwrap().len(), 8 * 1024 * 1024);
     assert_eq!(said["exit_code"], 0);
     server.stop().await;
-}
-
-/// Whether a process with this argument runs on this machine.
-fn runs(argument: &str) -> bool {
-    std::fs::read_dir("/proc").unwrap().flatten().any(|entry| {
-        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
-        line.split(|c| *c == 0).any(|word| word == argument.as_bytes())
-    })
-}
-
-async fn becomes(wanted: bool, argument: &str) {
-    for _ in 0..500 {
-        if runs(argument) == wanted {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("sleep {argument}: running is not {wanted}");
 }
 
 #[tokio::test]

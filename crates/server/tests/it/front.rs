@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::client::{PATIENCE, pieces};
-use crate::harness::{Setup, TestServer};
+use crate::harness::{Setup, TestServer, becomes};
 
 #[tokio::test]
 async fn unknown_routes_and_methods_are_problems() {
@@ -155,6 +155,23 @@ async fn a_head_that_stops_coming_is_given_up() {
 }
 
 #[tokio::test]
+async fn a_connection_may_idle_for_a_while_only() {
+    let server = Setup::with("[limits]\nheader_timeout_seconds = 1\n").start().await;
+    let mut stream = TcpStream::connect(server.operator.address).await.unwrap();
+    for _ in 0..2 {
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+        let mut head = [0; 12];
+        timeout(PATIENCE, stream.read_exact(&mut head)).await.unwrap().unwrap();
+        assert_eq!(&head, b"HTTP/1.1 200");
+        let mut rest = vec![0; 4096];
+        let _ = timeout(PATIENCE, stream.read(&mut rest)).await.unwrap().unwrap();
+    }
+    let mut rest = Vec::new();
+    timeout(PATIENCE, stream.read_to_end(&mut rest)).await.unwrap().unwrap();
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn connections_beyond_the_limit_wait() {
     let server = Setup::with("[limits]\nconnections = 2\n").start().await;
     let address = server.operator.address;
@@ -214,19 +231,23 @@ async fn a_drain_lets_requests_finish_and_ends_streams() {
     let sandbox = operator.sandbox().await;
     let events = operator.open(operator.request("GET", "/v1/events").body(Body::empty()).unwrap());
     let events = events.await;
-    let slow = json!({ "command": "sleep 0.7; echo done" });
+    let gate = server.dir.path().join("go");
+    let command = format!("while [ ! -e {} ]; do sleep 0.02; done; echo done", gate.display());
+    let slow = json!({ "command": command });
     let path = format!("{sandbox}/exec");
     let exec = operator.post(&path, &slow);
-    let begun = async {
-        tokio::time::sleep(Duration::from_millis(300)).await;
+    let drained = async {
+        becomes(true, &command).await;
         server.shutdown.cancel();
+        while TcpStream::connect(operator.address).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        std::fs::write(&gate, "").unwrap();
     };
-    let (answer, ()) = tokio::join!(exec, begun);
+    let (answer, ()) = tokio::join!(exec, drained);
     assert_eq!(answer.json(200)["stdout"], "done\n");
     events.whole().await;
-    let address = operator.address;
     server.stop().await;
-    assert!(TcpStream::connect(address).await.is_err(), "it still listens");
 }
 
 #[tokio::test]
@@ -236,14 +257,15 @@ async fn the_drain_time_ends_what_does_not_end_itself() {
     let sandbox = operator.sandbox().await;
     let path = format!("{sandbox}/exec");
     let request = operator.request("POST", &path);
-    let request = request.body(Body::from(r#"{"command": "sleep 60"}"#)).unwrap();
+    let request = request.body(Body::from(r#"{"command": "sleep 7001.5"}"#)).unwrap();
     let began = async {
-        tokio::time::sleep(Duration::from_millis(300)).await;
+        becomes(true, "7001.5").await;
         timeout(PATIENCE, server.stop()).await.unwrap();
     };
     let exec = TcpStream::connect(operator.address).await.unwrap();
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(hyper_util::rt::TokioIo::new(exec)).await.unwrap();
     let (answer, _, ()) = tokio::join!(sender.send_request(request), connection, began);
-    assert!(answer.is_err(), "a command of a minute ended in a second");
+    assert!(answer.is_err(), "a command of two hours ended in a second");
+    becomes(false, "7001.5").await;
 }

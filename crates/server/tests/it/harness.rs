@@ -1,6 +1,7 @@
 //! A running server to test against, and its orderly end.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use driver::fake::FakeDriver;
 use engine::{Clock, Engine, EngineConfig, Pool};
@@ -104,6 +105,25 @@ impl TestServer {
         self.shutdown.cancel();
         timeout(PATIENCE, self.serving).await.unwrap().unwrap().unwrap();
     }
+}
+
+/// Whether a process with this argument runs on this machine.
+fn runs(argument: &str) -> bool {
+    std::fs::read_dir("/proc").unwrap().flatten().any(|entry| {
+        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        line.split(|c| *c == 0).any(|word| word == argument.as_bytes())
+    })
+}
+
+/// Waits until such a process runs, or does not.
+pub(crate) async fn becomes(wanted: bool, argument: &str) {
+    for _ in 0..500 {
+        if runs(argument) == wanted {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("{argument}: running is not {wanted}");
 }
 
 fn merge(into: &mut toml::Table, from: toml::Table) {
