@@ -1,9 +1,29 @@
 //! Create: what is taken, with which defaults, and what is refused by which field.
 
 use model::{Clocks, Error, Source, Tier};
+use proptest::prelude::proptest;
 use serde_json::{Value, json};
 
 use super::{Checked, CreateSandbox};
+
+proptest! {
+    /// Whatever is sent is either refused by name or a sandbox; nothing panics.
+    #[test]
+    fn any_text_has_an_answer(
+        field in "[a-z_]{1,20}|agent_cmd|app_json|persistence_url|env|model|name|policy",
+        value in "[ -~]{0,24}|[0-9.e-]{1,24}|\\PC{0,24}",
+        quoted: bool,
+    ) {
+        let value = if quoted { json!(value).to_string() } else { value };
+        let body = format!(
+            "{{\"template\": \"standard\", \"agent\": \"codex\", \"llm_key\": \"k\", \"{field}\": {value}}}"
+        );
+        let outcome = crate::json::parse::<CreateSandbox>(body.as_bytes()).and_then(|request| request.check());
+        if let Err(Error::Invalid { field, detail }) = outcome {
+            assert!(!field.is_empty() && !detail.is_empty());
+        }
+    }
+}
 
 #[track_caller]
 fn check(body: &Value) -> Result<Checked, Error> {

@@ -1,6 +1,19 @@
 //! Which paths are refused.
 
+use proptest::prelude::{prop, proptest};
+
 use super::check_path;
+
+proptest! {
+    #[test]
+    fn a_path_that_is_taken_never_leads_up(parts in prop::collection::vec("[.a/]{0,4}", 0..6)) {
+        let path = parts.join("/");
+        if check_path("path", &path).is_ok() {
+            let climbs = |part| matches!(part, std::path::Component::ParentDir);
+            assert!(path.starts_with('/') && !std::path::Path::new(&path).components().any(climbs));
+        }
+    }
+}
 
 #[test]
 fn paths_are_absolute_and_never_climb() {

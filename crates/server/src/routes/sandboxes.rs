@@ -7,6 +7,7 @@ use api::sandbox::PartialSandboxes;
 use api::{CreateSandbox, PatchSandbox, Sandbox, SandboxList};
 use axum::Json as Answer;
 use axum::extract::State;
+use axum::http::header::LOCATION;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use engine::Idempotency;
@@ -63,7 +64,9 @@ pub(crate) async fn create(
         return Err(feature.not_available().into());
     }
     let created = app.engine.create(&caller, checked.sandbox, idempotency).await?;
-    let mut response = (StatusCode::CREATED, Answer(app.shown(&created.sandbox))).into_response();
+    let location = format!("/v1/sandboxes/{}", created.sandbox.spec.id);
+    let shown = Answer(app.shown(&created.sandbox));
+    let mut response = (StatusCode::CREATED, [(LOCATION, location)], shown).into_response();
     if created.replayed {
         let headers = response.headers_mut();
         headers.insert("idempotent-replayed", HeaderValue::from_static("true"));

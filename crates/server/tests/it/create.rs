@@ -228,8 +228,11 @@ async fn what_is_not_there_yet_says_so() {
 async fn a_sandbox_is_found_by_id_and_by_name() {
     let server = TestServer::start().await;
     let operator = &server.operator;
-    let made = operator.create(&json!({ "template": "standard", "name": "mine" })).await;
+    let body = json!({ "template": "standard", "name": "mine" });
+    let answer = operator.post("/v1/sandboxes", &body).await;
+    let made = answer.json(201);
     let id = made["id"].as_str().unwrap();
+    assert_eq!(answer.header("location"), format!("/v1/sandboxes/{id}"));
     let bare = id.strip_prefix("sb-").unwrap();
     for reference in [id, bare, &id.to_ascii_uppercase(), "mine"] {
         let found = operator.get(&format!("/v1/sandboxes/{reference}")).await.json(200);
