@@ -112,6 +112,8 @@ struct Inner {
     boot_id: String,
     live: Mutex<HashMap<SandboxId, Entry>>,
     warm: Mutex<Warm>,
+    /// Held while a tombstone is written.
+    burials: Mutex<()>,
     /// Incarnations of maintenance guests.
     maintained: Mutex<BTreeSet<String>>,
     /// cgroups that were nobody's in the last sweep.
@@ -120,6 +122,9 @@ struct Inner {
     exits_receiver: Mutex<Option<mpsc::Receiver<Exit>>>,
     tasks: TaskTracker,
     cancel: CancellationToken,
+    /// The warm pool ends first: to end its members takes the tasks that watch them.
+    warm_tasks: TaskTracker,
+    warm_cancel: CancellationToken,
     /// One server a data directory.
     _lock: File,
 }
@@ -158,6 +163,9 @@ impl LinuxDriver {
 
     /// Lets go: sandboxes run on. Unmounts the pool when nothing runs.
     pub async fn close(self) {
+        self.inner.warm_cancel.cancel();
+        self.inner.warm_tasks.close();
+        self.inner.warm_tasks.wait().await;
         self.inner.cancel.cancel();
         self.inner.tasks.close();
         self.inner.tasks.wait().await;
@@ -208,12 +216,15 @@ impl Inner {
             policies: config.policies,
             live: Mutex::new(HashMap::new()),
             warm: Mutex::new(Warm::new(config.warm)),
+            burials: Mutex::new(()),
             maintained: Mutex::new(BTreeSet::new()),
             suspects: Mutex::new(BTreeSet::new()),
             exits,
             exits_receiver: Mutex::new(Some(receiver)),
             tasks,
             cancel,
+            warm_tasks: TaskTracker::new(),
+            warm_cancel: CancellationToken::new(),
             _lock: lock,
         })
     }

@@ -214,6 +214,8 @@ impl Inner {
 
     /// From existing to deleted, durably: the tombstone, then the rename. Blocking.
     fn bury(&self, id: SandboxId, reason: EndReason) -> anyhow::Result<Tombstone> {
+        // Two removals of one sandbox would write one file at once.
+        let _one_at_a_time = self.burials.lock().expect("no holder of this lock panics");
         let stored = self.stored(id).map_err(anyhow::Error::from)?.without_env();
         let destroyed_at = Timestamp::now();
         let tomb = Tomb { stored, destroyed_at, reason };

@@ -138,12 +138,12 @@ impl LinuxDriver {
             return;
         }
         let driver = self.clone();
-        self.inner.tasks.spawn(async move {
+        self.inner.warm_tasks.spawn(async move {
             let wanted = Arc::clone(&driver.inner.warm().wanted);
             loop {
                 let full = driver.fill_one().await;
                 tokio::select! {
-                    () = driver.inner.cancel.cancelled() => break,
+                    () = driver.inner.warm_cancel.cancelled() => break,
                     () = wanted.notified(), if full => {}
                     () = std::future::ready(()), if !full => {}
                 }
@@ -175,7 +175,7 @@ impl LinuxDriver {
                 let pause = tokio::time::sleep(FILL_PAUSE);
                 tokio::select! {
                     () = pause => {}
-                    () = self.inner.cancel.cancelled() => {}
+                    () = self.inner.warm_cancel.cancelled() => {}
                 }
                 true
             }

@@ -2,4 +2,7 @@
 
 mod egress;
 mod host;
+mod limits;
+mod restart;
 mod sandboxes;
+mod walls;

@@ -1,0 +1,110 @@
+//! What a sandbox may use, measured from inside and outside.
+
+mod needs_root {
+    use driver::{Driver, Launch};
+    use model::{EndReason, Phase, Policy};
+
+    use crate::host::{Host, create, run, run_as, spec};
+
+    #[tokio::test]
+    async fn a_full_disk_is_full_inside_and_nowhere_else() {
+        let host = Host::new();
+        let driver = host.driver().await;
+        let (full, other) = (create(&driver).await, create(&driver).await);
+        let write = "dd if=/dev/zero of=/workspace/big bs=1M count=1500 2>&1; sync";
+        let (_, text) = run(&driver, full.id, write).await;
+        assert!(text.contains("quota") || text.contains("No space"), "{text}");
+        let (code, text) =
+            run(&driver, other.id, "echo fine > /workspace/a && cat /workspace/a").await;
+        assert_eq!((code, text.as_str()), (0, "fine\n"));
+        let used = driver.usage(full.id).await.unwrap().disk_bytes;
+        assert!(used > 500 << 20, "{used}");
+        driver.close().await;
+    }
+
+    #[tokio::test]
+    async fn a_subvolume_of_ones_own_cannot_be_made() {
+        let host = Host::new();
+        let driver = host.driver().await;
+        let spec = create(&driver).await;
+        // BTRFS_IOC_SUBVOL_CREATE on the workspace, as root inside.
+        let make = r#"python3 -c '
+import ctypes, os, struct
+libc = ctypes.CDLL(None, use_errno=True)
+fd = os.open("/workspace", os.O_RDONLY)
+failed = libc.ioctl(fd, ctypes.c_ulong(0x5000940e), struct.pack("q4088s", 0, b"mine"))
+print(ctypes.get_errno() if failed else "made")
+'"#;
+        let (_, text) = run_as(&driver, spec.id, Some("root"), make).await;
+        assert_eq!(text, "38\n", "ENOSYS by the filter");
+        driver.close().await;
+    }
+
+    #[tokio::test]
+    async fn a_fork_bomb_hits_its_limit_and_the_sandbox_answers_on() {
+        let host = Host::new();
+        let driver = host.driver().await;
+        let spec = create(&driver).await;
+        let bomb = "for i in $(seq 1 600); do sleep 30 >/dev/null 2>&1 & done; exit 0";
+        let (_, _) = run(&driver, spec.id, bomb).await;
+        let usage = driver.usage(spec.id).await.unwrap();
+        assert!(usage.pids <= 256, "{usage:?}");
+        let (code, text) = run(&driver, spec.id, "echo alive").await;
+        assert_eq!((code, text.as_str()), (0, "alive\n"));
+        driver.remove(spec.id, EndReason::UserRequest).await.unwrap();
+        driver.close().await;
+    }
+
+    #[tokio::test]
+    async fn a_share_of_a_processor_is_no_more_than_that() {
+        let host = Host::new();
+        let driver = host.driver().await;
+        let mut spec = spec("host");
+        spec.limits.cpu_fraction = 0.2;
+        let launch = Launch { spec: spec.clone(), policy: Policy::none() };
+        driver.create(launch).await.unwrap();
+        let before = driver.usage(spec.id).await.unwrap().cpu_usec;
+        let (code, _) = run(&driver, spec.id, "timeout 2 sh -c 'while :; do :; done'").await;
+        assert_eq!(code, 124);
+        let used = driver.usage(spec.id).await.unwrap().cpu_usec - before;
+        assert!((100_000..800_000).contains(&used), "{used} us of 2 s at a fifth");
+        driver.close().await;
+    }
+
+    #[tokio::test]
+    async fn memory_that_pid_1_itself_cannot_have_ends_the_sandbox_with_that_reason() {
+        let host = Host::new();
+        let driver = host.driver().await;
+        let mut exits = driver.take_exits().unwrap();
+        let mut spec = spec("host");
+        spec.limits.memory_mib = 64;
+        driver.create(Launch { spec: spec.clone(), policy: Policy::none() }).await.unwrap();
+        let pid =
+            crate::host::run_record(&host.path().join("data"), spec.id)["pid"].as_i64().unwrap();
+        // Prefer PID 1, as a kernel that finds nothing else to kill would.
+        std::fs::write(format!("/proc/{pid}/oom_score_adj"), "1000").unwrap();
+        let guest = driver.guest(spec.id).unwrap();
+        let eat = guest_proto::ExecStart {
+            id: model::ExecId::generate().to_string(),
+            argv: ["python3", "-c", "x = bytearray(300 << 20)"].map(str::to_owned).to_vec(),
+            cwd: None,
+            env: std::collections::BTreeMap::new(),
+            user: None,
+            stdin: None,
+            timeout_ms: None,
+            detached: true,
+        };
+        if let Ok(mut frames) = guest.exec(&eat).await {
+            while let Some(Ok(_)) = frames.next().await {}
+        }
+        let observed = driver.observe(spec.id).await.unwrap().unwrap();
+        if observed.phase == Phase::Running {
+            assert!(driver.usage(spec.id).await.unwrap().oom_kills > 0);
+            return driver.close().await;
+        }
+        let limit = std::time::Duration::from_secs(10);
+        let exit = tokio::time::timeout(limit, exits.recv()).await.unwrap().unwrap();
+        assert_eq!((exit.id, exit.reason), (spec.id, EndReason::Oom));
+        driver.close().await;
+    }
+}

@@ -1,0 +1,229 @@
+//! Servers and keepers that die, and what their successors find.
+
+mod needs_root {
+    use driver::{Driver, Launch};
+    use model::{EndReason, Phase, Policy};
+
+    use crate::host::{Host, create, kill, run, run_record, spec};
+
+    #[tokio::test]
+    async fn a_new_server_adopts_what_runs_and_knows_what_is_stopped() {
+        let host = Host::new();
+        let driver = host.driver().await;
+        let (running, paused, stopped) =
+            (create(&driver).await, create(&driver).await, create(&driver).await);
+        run(&driver, running.id, "echo kept > /workspace/file; sleep 300 >/dev/null 2>&1 &").await;
+        driver.pause(paused.id).await.unwrap();
+        driver.stop(stopped.id, EndReason::Idle).await.unwrap();
+        driver.close().await;
+
+        let driver = host.driver().await;
+        let phase = async |id| driver.observe(id).await.unwrap().unwrap().phase;
+        assert_eq!(phase(running.id).await, Phase::Running);
+        assert_eq!(phase(paused.id).await, Phase::Paused);
+        assert_eq!(phase(stopped.id).await, Phase::Stopped);
+        let observed = driver.observe(stopped.id).await.unwrap().unwrap();
+        assert_eq!(observed.end_reason, Some(EndReason::Idle));
+        assert_eq!(observed.spec.env, stopped.env, "the environment is unsealed again");
+        let (_, text) = run(&driver, running.id, "cat /workspace/file; pgrep -c sleep").await;
+        assert_eq!(text, "kept\n1\n", "its processes went on");
+        driver.resume(paused.id).await.unwrap();
+        assert_eq!(run(&driver, paused.id, "echo awake").await.1, "awake\n");
+        driver.close().await;
+    }
+
+    #[tokio::test]
+    async fn guests_outlive_their_keeper_and_their_ends_are_noticed() {
+        let host = Host::new();
+        let driver = host.driver().await;
+        let mut exits = driver.take_exits().unwrap();
+        let (one, two) = (create(&driver).await, create(&driver).await);
+        let keeper = host.keeper_pid().unwrap();
+        assert!(kill(keeper.into()));
+        assert_eq!(run(&driver, one.id, "echo alive").await.1, "alive\n");
+        let fresh = create(&driver).await;
+        assert_eq!(
+            run(&driver, fresh.id, "echo made").await.1,
+            "made\n",
+            "a new keeper was started"
+        );
+        let pid = run_record(&host.path().join("data"), one.id)["pid"].as_i64().unwrap();
+        assert!(kill(pid));
+        let limit = std::time::Duration::from_secs(10);
+        let exit = tokio::time::timeout(limit, exits.recv()).await.unwrap().unwrap();
+        assert_eq!((exit.id, exit.reason), (one.id, EndReason::Exited));
+        driver.close().await;
+        assert!(kill(host.keeper_pid().unwrap().into()));
+
+        let driver = host.driver().await;
+        assert_eq!(run(&driver, two.id, "echo both died").await.1, "both died\n");
+        driver.close().await;
+    }
+
+    #[tokio::test]
+    async fn what_died_while_no_server_watched_is_stopped_with_its_reason() {
+        let host = Host::new();
+        let driver = host.driver().await;
+        let spec = create(&driver).await;
+        let pid = run_record(&host.path().join("data"), spec.id)["pid"].as_i64().unwrap();
+        driver.close().await;
+        assert!(kill(pid));
+        let driver = host.driver().await;
+        let observed = driver.observe(spec.id).await.unwrap().unwrap();
+        assert_eq!(observed.phase, Phase::Stopped);
+        assert_eq!(observed.end_reason, Some(EndReason::Exited));
+        driver.start(spec.id, Policy::none()).await.unwrap();
+        assert_eq!(run(&driver, spec.id, "echo again").await.1, "again\n");
+        driver.close().await;
+    }
+
+    #[tokio::test]
+    async fn a_create_that_was_never_answered_leaves_nothing() {
+        let host = Host::new();
+        let driver = host.driver().await;
+        let spec = create(&driver).await;
+        let dir = host.path().join("data/sandboxes").join(spec.id.bare());
+        driver.close().await;
+        // As if the server had died before the spec was on the disk.
+        std::fs::remove_file(dir.join("spec.json")).unwrap();
+        let driver = host.driver().await;
+        assert!(driver.observe(spec.id).await.unwrap().is_none());
+        driver.collect().await.unwrap();
+        driver.collect().await.unwrap();
+        assert!(!dir.exists());
+        let pool: Vec<_> = std::fs::read_dir(host.path().join("data/pool")).unwrap().collect();
+        assert!(pool.is_empty(), "{pool:?}");
+        driver.close().await;
+    }
+
+    #[tokio::test]
+    async fn an_unfinished_delete_is_finished() {
+        let host = Host::new();
+        let driver = host.driver().await;
+        let spec = create(&driver).await;
+        driver.stop(spec.id, EndReason::UserRequest).await.unwrap();
+        driver.close().await;
+        let data = host.path().join("data");
+        let bare = spec.id.bare();
+        std::fs::rename(data.join("sandboxes").join(&bare), data.join("deleting").join(&bare))
+            .unwrap();
+        let driver = host.driver().await;
+        assert!(driver.observe(spec.id).await.unwrap().is_none());
+        assert!(!data.join("deleting").join(&bare).exists());
+        assert!(!data.join("pool").join(format!("w-{bare}")).exists());
+        driver.close().await;
+    }
+
+    #[tokio::test]
+    async fn a_launch_that_fails_leaves_nothing() {
+        let host = Host::new();
+        let driver = host.driver().await;
+        let hide = host.path().join("data/run/mnt/0");
+        let failures: [(&str, Box<dyn Fn(bool)>); 2] = [
+            ("a layer cannot be attached", {
+                let hide = hide.clone();
+                Box::new(move |broken| {
+                    let to = hide.with_extension("gone");
+                    if broken {
+                        std::fs::rename(&hide, &to).unwrap();
+                    } else {
+                        std::fs::rename(&to, &hide).unwrap();
+                    }
+                })
+            }),
+            ("the guest's program is no program", {
+                let dir = host.path().join("data/guest");
+                Box::new(move |broken| {
+                    let program = std::fs::read_dir(&dir).unwrap().flatten().map(|e| e.path());
+                    for path in program {
+                        let kept = std::path::PathBuf::from(format!("{}-kept", dir.display()));
+                        if broken {
+                            std::fs::copy(&path, &kept).unwrap();
+                            std::fs::write(&path, "#!/nothing").unwrap();
+                        } else {
+                            std::fs::copy(&kept, &path).unwrap();
+                        }
+                    }
+                })
+            }),
+        ];
+        for (what, set) in failures {
+            set(true);
+            let spec = spec("host");
+            let launch = Launch { spec: spec.clone(), policy: Policy::none() };
+            let error = driver.create(launch).await.err();
+            set(false);
+            assert!(error.is_some(), "{what}");
+            assert!(driver.list().await.unwrap().is_empty(), "{what}");
+            let pool: Vec<_> = std::fs::read_dir(host.path().join("data/pool")).unwrap().collect();
+            assert!(pool.is_empty(), "{what}: {pool:?}");
+        }
+        let fine = create(&driver).await;
+        assert_eq!(run(&driver, fine.id, "echo fine").await.1, "fine\n");
+        driver.close().await;
+    }
+
+    #[tokio::test]
+    async fn two_servers_on_one_host_do_not_touch_each_others_sandboxes() {
+        let (host, other) = (Host::new(), Host::new());
+        let (one, two) = (host.driver().await, other.driver().await);
+        let (mine, theirs) = (create(&one).await, create(&two).await);
+        for _ in 0..3 {
+            one.collect().await.unwrap();
+            two.collect().await.unwrap();
+        }
+        assert_eq!(run(&one, mine.id, "echo one").await.1, "one\n");
+        assert_eq!(run(&two, theirs.id, "echo two").await.1, "two\n");
+        one.close().await;
+        two.close().await;
+    }
+
+    #[tokio::test]
+    async fn a_second_server_on_one_directory_is_refused() {
+        let host = Host::new();
+        let driver = host.driver().await;
+        let second = driver_linux::LinuxDriver::open(host.config()).await;
+        let error = second.err().expect("refused").to_string();
+        assert!(error.contains("another server"), "{error}");
+        driver.close().await;
+    }
+
+    #[tokio::test]
+    async fn a_waiting_sandbox_is_given_out_once_with_what_was_asked() {
+        let host = Host::new();
+        let mut config = host.config();
+        config.warm.insert("host".parse().unwrap(), 2);
+        let driver = driver_linux::LinuxDriver::open(config).await.unwrap();
+        let template = "host".parse().unwrap();
+        let mut taken = Vec::new();
+        for _ in 0..200 {
+            taken.extend(driver.take_warm(&template, model::Tier::Ephemeral));
+            if taken.len() == 3 {
+                break;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+        assert_eq!(taken.len(), 3, "it is filled again");
+        taken.dedup();
+        assert_eq!(taken.len(), 3, "never one twice");
+        assert!(driver.take_warm(&template, model::Tier::Persistent).is_none());
+        let mut spec = spec("host");
+        spec.id = taken[0];
+        spec.limits.pids = 77;
+        driver.create(Launch { spec: spec.clone(), policy: Policy::none() }).await.unwrap();
+        let (_, text) = run(&driver, spec.id, "echo $GREETING $BASTIDE_SANDBOX_ID").await;
+        assert_eq!(text, format!("hello {}\n", spec.id));
+        let record = run_record(&host.path().join("data"), spec.id);
+        let legacy = record["legacy"].as_array().unwrap();
+        let dirs = legacy.iter().map(|dir| dir.as_str().unwrap()).chain(record["unified"].as_str());
+        let limits: Vec<String> = dirs
+            .filter_map(|dir| std::fs::read_to_string(format!("{dir}/pids.max")).ok())
+            .map(|text| text.trim().to_owned())
+            .collect();
+        assert!(limits.contains(&"77".to_owned()), "{limits:?}");
+        driver.close().await;
+        let data = host.path().join("data");
+        let waiting = std::fs::read_dir(data.join("warm")).unwrap().count();
+        assert_eq!(waiting, 0, "nobody waits after the server is gone");
+    }
+}
