@@ -10,11 +10,13 @@ mod files;
 mod floor;
 mod host;
 mod http;
+mod leftovers;
 mod ours;
 mod peers;
 mod report;
 mod samples;
 mod tree;
+mod warm;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -130,6 +132,10 @@ fn measure(
     if let Some(server) = &mut server {
         alone(server, sizes, report);
         report.steps = steps(&data);
+    }
+    drop(server.take());
+    if let Err(error) = warm::run(binary, &work.join("warm"), sizes.rounds, report) {
+        report.skip("the warm pool", &error);
     }
     Ok(())
 }

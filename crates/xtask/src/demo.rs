@@ -25,9 +25,10 @@ pub(crate) fn run(bastide: &Path) -> anyhow::Result<()> {
     let mut instance = Instance::new(bastide)?;
     let mut demo = Demo { count: 0, files: instance.files()? };
     let done = demo.steps(&mut instance);
-    let cleaned = instance.finish();
-    done?;
-    cleaned.context("clean up")?;
+    let cleaned = demo.step("end the server, and everything of it", || {
+        instance.finish().map(|()| "no process, mount, cgroup or file is left".to_owned())
+    });
+    done.and(cleaned)?;
     let took = begin.elapsed().unwrap_or_default();
     say::line(&format!("all {} steps checked in {:.1} s", demo.count, took.as_secs_f64()));
     Ok(())

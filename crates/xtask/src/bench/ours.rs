@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::clock::{Stopwatch, wait_until};
 use super::http::Http;
+use super::leftovers::leave_nothing;
 use super::peers::{Contender, Cycle};
 use crate::say;
 
@@ -116,7 +117,7 @@ impl Drop for Server {
                 let _ = kill_process(keeper, Signal::KILL);
             }
         }
-        unmount_below(&self.data);
+        leave_nothing(&self.data);
     }
 }
 
@@ -147,19 +148,6 @@ fn last_lines(data: &Path) -> String {
     let text = fs::read_to_string(data.join("bench.log")).unwrap_or_default();
     let lines: Vec<&str> = text.lines().rev().take(3).collect();
     lines.join(" / ")
-}
-
-/// The disk pool stays mounted for the next server; here there is none.
-fn unmount_below(data: &Path) {
-    let own = data.display().to_string();
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let points = mounts.lines().filter_map(|line| line.split(' ').nth(4));
-    for point in points.filter(|point| point.starts_with(&own)).collect::<Vec<_>>().iter().rev() {
-        let flags = rustix::mount::UnmountFlags::DETACH;
-        if let Err(errno) = rustix::mount::unmount(*point, flags) {
-            say::error(&format!("unmount {point}: {errno}"));
-        }
-    }
 }
 
 /// One template of ours, over one kept connection.
