@@ -40,10 +40,7 @@ pub(crate) async fn all(core: &Arc<Core>) -> Result<()> {
     for failure in join_all(adopted).await.into_iter().filter_map(Result::err) {
         report("adopt a pool", failure);
     }
-    if core.pools.iter().all(|pool| pool.is_adopted()) {
-        drop_orphaned_claims(core).await?;
-    }
-    Ok(())
+    drop_orphaned_claims(core).await
 }
 
 /// Takes in what one pool has.
@@ -74,13 +71,13 @@ async fn adopt(
         Some(_) => Claim::Unready,
         None => Claim::None,
     };
+    let template = pool.template(&observed.spec.template).await.ok().flatten();
+    let rootfs = resolve::rootfs(&observed.spec.template, template.as_ref());
     if observed.tombstone.is_some() {
-        adopt_tombstone(core, pool, observed);
+        adopt_tombstone(core, pool, observed, rootfs);
         return Ok(());
     }
     let (first, why) = first(core, &observed, claim);
-    let template = pool.template(&observed.spec.template).await.ok().flatten();
-    let rootfs = resolve::rootfs(&observed.spec.template, template.as_ref());
     let observed = Observed { end_reason: why.or(observed.end_reason), ..observed };
     let state = state_of(core, pool, &observed, (&first, rootfs));
     let (cell, machine) = machine::make(core, state, Arc::clone(pool));
@@ -186,7 +183,8 @@ fn changes(core: &Core, cell: &Cell, observed: &Observed, claim: Claim) -> Vec<C
         return changes;
     }
     if claim == Claim::None {
-        changes.push(Change::ClaimName(observed.spec.name.clone()));
+        // By itself: when another has the name, the rest still holds.
+        core.record(cell, vec![Change::ClaimName(observed.spec.name.clone())]);
     }
     if claim != Claim::Ready {
         changes.push(Change::Settle { answer: None });
@@ -198,7 +196,7 @@ fn changes(core: &Core, cell: &Cell, observed: &Observed, claim: Claim) -> Vec<C
     changes
 }
 
-fn adopt_tombstone(core: &Arc<Core>, pool: &Arc<PoolState>, observed: Observed) {
+fn adopt_tombstone(core: &Arc<Core>, pool: &Arc<PoolState>, observed: Observed, rootfs: Arc<str>) {
     let Some(tombstone) = observed.tombstone else { return };
     let shown_for = SignedDuration::try_from(TOMBSTONE_FOR).unwrap_or_default();
     let old = older_than(core.now(), tombstone.destroyed_at, shown_for);
@@ -206,7 +204,7 @@ fn adopt_tombstone(core: &Arc<Core>, pool: &Arc<PoolState>, observed: Observed) 
         return;
     }
     let state = State {
-        rootfs: resolve::rootfs(&observed.spec.template, None),
+        rootfs,
         spec: Arc::new(observed.spec),
         phase: Phase::Destroyed,
         generation: 1,
@@ -223,8 +221,17 @@ fn adopt_tombstone(core: &Arc<Core>, pool: &Arc<PoolState>, observed: Observed) 
     core.record(&cell, vec![Change::Release, destroyed]);
 }
 
-/// Claims whose sandbox does not exist any more, and legs that nobody saw end.
-async fn drop_orphaned_claims(core: &Core) -> Result<()> {
+/// Claims whose sandbox does not exist any more, and legs that nobody saw end. Nothing while a pool
+/// was not read: what it has is claimed too.
+pub(crate) async fn drop_orphaned_claims(core: &Core) -> Result<()> {
+    if !core.pools.iter().all(|pool| pool.is_adopted()) {
+        return Ok(());
+    }
+    // Read before looking at what lives: a sandbox made meanwhile is in the registry before its
+    // claims are in the store.
+    let names = core.store.names().await?;
+    let unfinished = core.store.unfinished_requests().await?;
+    let legs = core.store.open_legs().await?;
     let live: HashMap<SandboxId, Option<Arc<str>>> = core
         .registry
         .all()
@@ -232,17 +239,16 @@ async fn drop_orphaned_claims(core: &Core) -> Result<()> {
         .filter(|cell| cell.phase() != Phase::Destroyed)
         .map(|cell| (cell.id, cell.state.borrow().incarnation.clone()))
         .collect();
-    for claim in core.store.names().await?.into_iter().filter(|c| !live.contains_key(&c.sandbox)) {
+    for claim in names.into_iter().filter(|claim| !live.contains_key(&claim.sandbox)) {
         drop(core.store.apply(claim.owner, claim.sandbox, vec![Change::Release]));
     }
-    let unfinished = core.store.unfinished_requests().await?;
     let mut undone = HashSet::new();
     for request in unfinished.into_iter().filter(|r| !live.contains_key(&r.sandbox)) {
         if undone.insert(request.sandbox) {
             drop(core.store.apply(request.owner, request.sandbox, vec![Change::Unclaim]));
         }
     }
-    for leg in core.store.open_legs().await? {
+    for leg in legs {
         let runs = live.get(&leg.sandbox).and_then(|incarnation| incarnation.as_deref());
         if runs != Some(leg.incarnation.as_str()) {
             let (incarnation, ended_at) = (leg.incarnation, core.now());

@@ -15,6 +15,9 @@ const OUTPUT_MAX: usize = 8 << 20;
 /// The most standard input; it travels in one message.
 const STDIN_MAX: usize = 8 << 20;
 
+/// How long past its timeout a command is waited for.
+const TIMEOUT_GRACE: Duration = Duration::from_secs(10);
+
 /// A command to run inside.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Command {
@@ -88,12 +91,23 @@ impl Engine {
         self.core.counters.count(&self.core.counters.execs);
         let mut life = life;
         let outcome = match guest.exec(&start).await {
-            Ok(frames) => collect(frames, &mut life).await,
+            Ok(frames) => within(start.timeout_ms, collect(frames, &mut life)).await,
             Err(error) => Err(command_failed(error, &mut life).await),
         };
         drop(guard);
         outcome
     }
+}
+
+/// The guest keeps the time; this is for one that does not.
+async fn within(
+    timeout_ms: Option<u64>,
+    work: impl Future<Output = Result<ExecOutcome>>,
+) -> Result<ExecOutcome> {
+    let Some(timeout_ms) = timeout_ms else { return work.await };
+    let limit = Duration::from_millis(timeout_ms).saturating_add(TIMEOUT_GRACE);
+    let late = || Error::unavailable("the sandbox did not end the command in time");
+    tokio::time::timeout(limit, work).await.unwrap_or_else(|_| Err(late()))
 }
 
 /// Why a command could not be run.

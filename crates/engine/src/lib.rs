@@ -1,11 +1,11 @@
 //! The use cases of Bastide: make, use, stop and end sandboxes. Knows no HTTP and no SQL.
 //!
-//! One task per sandbox ([`machine`]) owns its phase and publishes it with a generation number;
+//! One task per sandbox (`machine`) owns its phase and publishes it with a generation number;
 //! calls that only use a running sandbox (exec, files, tunnels) read what was published and speak
 //! to its guest directly, so that they wait for nobody.
 //!
 //! What is kept where: what exists is asked of the drivers, what must be unique or remembered is in
-//! the store, and [`registry`] is an index of both that is built anew at every start ([`adopt`]).
+//! the store, and `registry` is an index of both that is built anew at every start (`adopt`).
 
 mod activity;
 mod adopt;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use driver::{Exit, Observed};
 use jiff::{SignedDuration, Timestamp};
-use model::{Error, Phase, SandboxId};
+use model::{Error, Phase, Result, SandboxId};
 use tokio::sync::mpsc;
 use tracing::warn;
 
@@ -65,7 +65,7 @@ async fn once(core: &Arc<Core>) {
             continue;
         }
         if !pool.is_adopted()
-            && let Err(failure) = adopt::pool(core, pool).await
+            && let Err(failure) = adopt_late(core, pool).await
         {
             report("adopt a pool", failure);
             continue;
@@ -78,6 +78,12 @@ async fn once(core: &Arc<Core>) {
             report("read the templates", failure);
         }
     }
+}
+
+/// A pool that did not answer when the engine was started.
+async fn adopt_late(core: &Arc<Core>, pool: &Arc<PoolState>) -> Result<()> {
+    adopt::pool(core, pool).await?;
+    adopt::drop_orphaned_claims(core).await
 }
 
 fn forget_destroyed(core: &Core) {

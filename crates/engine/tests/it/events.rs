@@ -107,6 +107,36 @@ async fn a_long_backlog_is_told_whole_and_once() {
 }
 
 #[tokio::test]
+async fn a_listener_that_falls_behind_misses_nothing() {
+    let fixture = Fixture::new().await;
+    let made = fixture.create(image()).await.unwrap();
+    let mut slow = fixture.engine.events(&alice(), None).await.unwrap();
+    let store = fixture.engine_store.clone();
+    let mut last = None;
+    for number in 0..3000 {
+        let event = model::Event {
+            owner: alice().owner,
+            sandbox: made.spec.id,
+            kind: EventKind::Cancel,
+            reason: None,
+            at: fixture.clock.now(),
+            data: serde_json::json!(number),
+        };
+        let told = store::Change::Tell(event, store::Transition(format!("cancel:{number}")));
+        last = Some(store.apply(alice().owner, made.spec.id, vec![told]));
+    }
+    last.unwrap().await.unwrap();
+    let mut expected = 0;
+    while expected < 3000 {
+        let told = event(&mut slow).await.event;
+        if told.kind == EventKind::Cancel {
+            assert_eq!(told.data, expected);
+            expected += 1;
+        }
+    }
+}
+
+#[tokio::test]
 async fn an_id_older_than_what_is_kept_is_answered_with_lost_first() {
     let fixture = Fixture::new().await;
     fixture.create(image()).await.unwrap();

@@ -34,6 +34,8 @@ struct Fixture {
     clock: Clock,
     config: EngineConfig,
     engine: Engine,
+    /// The handle that the engine writes with.
+    engine_store: Store,
 }
 
 impl Fixture {
@@ -49,8 +51,8 @@ impl Fixture {
         let mut config = EngineConfig { clock: clock.clone(), ..EngineConfig::default() };
         change(&mut config);
         let store = Store::open(&dir.path().join("bastide.db")).unwrap();
-        let engine = Engine::start(config.clone(), pools(&driver), store).await.unwrap();
-        Self { driver, dir, clock, config, engine }
+        let engine = Engine::start(config.clone(), pools(&driver), store.clone()).await.unwrap();
+        Self { driver, dir, clock, config, engine, engine_store: store }
     }
 
     fn store(&self) -> Store {
@@ -62,8 +64,9 @@ impl Fixture {
         let store = self.store();
         // The listener for exits is free once the old server's tasks have ended.
         self.engine.shutdown().await;
-        let started = Engine::start(self.config.clone(), pools(&self.driver), store).await;
+        let started = Engine::start(self.config.clone(), pools(&self.driver), store.clone()).await;
         self.engine = started.unwrap();
+        self.engine_store = store;
     }
 
     async fn create(&self, wanted: NewSandbox) -> Result<Sandbox> {
