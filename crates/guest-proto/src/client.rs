@@ -19,6 +19,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::Stream;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
+use hyper::body::Incoming;
 use tokio::time::timeout;
 
 pub use self::body::{ByteStream, ExecFrames, FileDownload};
@@ -196,16 +197,15 @@ impl Guest {
         (head.status, ByteStream::new(body))
     }
 
-    /// On an idle connection when there is one. One that turns out to be closed before it took
-    /// anything of the request is replaced, once by a fresh one.
-    async fn send(
-        &self,
-        call: Call,
-    ) -> Result<(Response<hyper::body::Incoming>, Connection), GuestError> {
+    /// On an idle connection when there is one. One that turns out to be closed before it took the
+    /// request is replaced by another; a body that comes once only gets a fresh one at once.
+    async fn send(&self, call: Call) -> Result<(Response<Incoming>, Connection), GuestError> {
         let head_max = call.head_max;
         let mut request = self.request(call)?;
         loop {
-            let (mut connection, fresh) = match self.pool.take() {
+            let again = copy(&request);
+            let idle = if again.is_some() { self.pool.take() } else { None };
+            let (mut connection, fresh) = match idle {
                 Some(connection) => (connection, false),
                 None => (bounded(CONNECT_MAX, Connection::open(&self.pool.address)).await?, true),
             };
@@ -213,14 +213,14 @@ impl Guest {
                 Some(max) => timeout(max, connection.send(request)).await,
                 None => Ok(connection.send(request).await),
             };
-            match sent {
-                Err(_) => return Err(GuestError::TimedOut),
-                Ok(Ok(response)) => return Ok((response, connection)),
-                Ok(Err(SendError::Unsent(unsent))) if !fresh => request = *unsent,
-                Ok(Err(SendError::Unsent(_))) => {
+            match (sent, again) {
+                (Err(_), _) => return Err(GuestError::TimedOut),
+                (Ok(Ok(response)), _) => return Ok((response, connection)),
+                (Ok(Err(SendError::Unsent)), Some(again)) if !fresh => request = again,
+                (Ok(Err(SendError::Unsent)), _) => {
                     return Err(GuestError::Unreachable(io::ErrorKind::ConnectionReset.into()));
                 }
-                Ok(Err(SendError::Failed(error))) => return Err(error),
+                (Ok(Err(SendError::Failed(error))), _) => return Err(error),
             }
         }
     }
@@ -300,9 +300,18 @@ impl Call {
     }
 }
 
+/// The same request again, if its body can be sent twice.
+fn copy(request: &Request<RequestBody>) -> Option<Request<RequestBody>> {
+    let mut copy = Request::new(request.body().copy()?);
+    *copy.method_mut() = request.method().clone();
+    *copy.uri_mut() = request.uri().clone();
+    *copy.headers_mut() = request.headers().clone();
+    Some(copy)
+}
+
 /// A head that came, with the connection that the rest comes on.
 struct Answer {
-    response: Response<hyper::body::Incoming>,
+    response: Response<Incoming>,
     connection: Connection,
 }
 

@@ -3,8 +3,10 @@
 
 use std::ffi::CString;
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::sync::{Arc, Mutex, PoisonError};
 
-/// Longer files are not looked at: they are the tenant's, and read on every start of a command.
+/// Longer files are not looked at: they are the tenant's, and looked at on every start of a command.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// The kernel's own limit is 65,536; nobody needs more than this.
@@ -19,38 +21,48 @@ pub(crate) struct Account {
     pub(crate) home: String,
 }
 
-/// Where the two files are. Tests have their own.
-#[derive(Debug, Clone)]
+/// The two files, read again when they change. Tests have their own.
+#[derive(Debug)]
 pub struct Accounts {
-    passwd: String,
-    group: String,
+    passwd: Cached,
+    group: Cached,
 }
+
+/// A file as it was when it was last read.
+#[derive(Debug)]
+struct Cached {
+    path: String,
+    last: Mutex<Option<(Version, Arc<str>)>>,
+}
+
+/// What changes when a file is written or replaced.
+type Version = (u64, u64, i64, i64, u64);
 
 impl Default for Accounts {
     fn default() -> Self {
-        Self { passwd: "/etc/passwd".into(), group: "/etc/group".into() }
+        Self::at("/etc/passwd", "/etc/group")
     }
 }
 
 impl Accounts {
     /// Two other files.
     pub fn at(passwd: &str, group: &str) -> Self {
-        Self { passwd: passwd.into(), group: group.into() }
+        Self { passwd: Cached::new(passwd), group: Cached::new(group) }
     }
 
     pub(crate) fn by_name(&self, name: &str) -> Option<Account> {
-        let text = read(&self.passwd)?;
+        let text = self.passwd.read()?;
         text.lines().filter_map(account).find(|account| account.name == name)
     }
 
     pub(crate) fn name_of_user(&self, uid: u32) -> Option<String> {
-        let text = read(&self.passwd)?;
+        let text = self.passwd.read()?;
         let account = text.lines().filter_map(account).find(|account| account.uid == uid);
         account.map(|account| account.name)
     }
 
     pub(crate) fn name_of_group(&self, gid: u32) -> Option<String> {
-        let text = read(&self.group)?;
+        let text = self.group.read()?;
         let (name, _, _) = text.lines().filter_map(group).find(|(_, id, _)| *id == gid)?;
         Some(name.to_owned())
     }
@@ -58,7 +70,7 @@ impl Accounts {
     /// Every group that the account is in, its own first.
     pub(crate) fn groups_of(&self, account: &Account) -> Vec<u32> {
         let mut groups = vec![account.gid];
-        let Some(text) = read(&self.group) else { return groups };
+        let Some(text) = self.group.read() else { return groups };
         for (_, gid, members) in text.lines().filter_map(group) {
             let member = members.split(',').any(|member| member == account.name);
             if member && !groups.contains(&gid) && groups.len() < GROUPS_MAX {
@@ -66,6 +78,31 @@ impl Accounts {
             }
         }
         groups
+    }
+}
+
+impl Cached {
+    fn new(path: &str) -> Self {
+        Self { path: path.to_owned(), last: Mutex::new(None) }
+    }
+
+    /// `None` when it cannot be read or is too long.
+    fn read(&self) -> Option<Arc<str>> {
+        let meta = fs::metadata(&self.path).ok()?;
+        let version = (meta.dev(), meta.ino(), meta.mtime(), meta.mtime_nsec(), meta.len());
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((known, text)) = &*last
+            && *known == version
+        {
+            return Some(Arc::clone(text));
+        }
+        if !meta.is_file() || meta.len() > FILE_BYTES_MAX {
+            return None;
+        }
+        let bytes = fs::read(&self.path).ok()?;
+        let text: Arc<str> = String::from_utf8_lossy(&bytes).into();
+        *last = Some((version, Arc::clone(&text)));
+        Some(text)
     }
 }
 
@@ -79,14 +116,6 @@ impl Account {
 /// A string for the kernel, if it has no zero byte.
 pub(crate) fn c_string(text: &str) -> Option<CString> {
     CString::new(text).ok()
-}
-
-fn read(path: &str) -> Option<String> {
-    let bytes = fs::read(path).ok()?;
-    if bytes.len() as u64 > FILE_BYTES_MAX {
-        return None;
-    }
-    Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 fn account(line: &str) -> Option<Account> {

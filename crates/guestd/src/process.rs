@@ -110,16 +110,16 @@ impl Process {
         tcsetwinsize(pty.get_ref(), winsize(size)).map_err(|errno| Refusal::errno("resize", errno))
     }
 
-    /// To the process and its group; after a SIGKILL it waits until nothing is left of the process.
-    /// The group may outlive the process, and then still holds its output open.
+    /// A SIGKILL goes to the whole group, which may outlive the process and hold its output open, and
+    /// is answered when nothing is left of the process. Any other goes to the process alone.
     pub(crate) async fn signal(&self, signal: Signal) -> Result<()> {
         let gone = || Refusal::not_found(format!("process with pid {} not found", self.pid));
         let pid = self.raw_pid().filter(|_| self.output.ended().is_none()).ok_or_else(gone)?;
         let running = self.is_running();
         self.told_to_end.store(true, Ordering::Relaxed);
-        if kill_process_group(pid, signal).is_err() {
-            // It leads no group yet, or none any more.
-            kill_process(pid, signal).ok().filter(|()| running).ok_or_else(gone)?;
+        if signal != Signal::KILL || kill_process_group(pid, signal).is_err() {
+            // A pid that was reaped may be somebody else's by now.
+            running.then(|| kill_process(pid, signal).ok()).flatten().ok_or_else(gone)?;
         }
         if signal == Signal::KILL {
             self.wait_reaped().await?;

@@ -32,6 +32,14 @@ impl RequestBody {
         Self::Full(Some(bytes))
     }
 
+    /// The same again, unless it comes once only.
+    pub(super) fn copy(&self) -> Option<Self> {
+        match self {
+            Self::Full(bytes) => Some(Self::Full(bytes.clone())),
+            Self::Stream(_) => None,
+        }
+    }
+
     pub(super) fn stream(stream: impl Stream<Item = io::Result<Bytes>> + Send + 'static) -> Self {
         Self::Stream(Box::pin(stream))
     }

@@ -26,8 +26,8 @@ pub(super) struct Connection {
 
 /// Why there is no answer.
 pub(super) enum SendError {
-    /// The connection was closed before any of the request was taken.
-    Unsent(Box<Request<RequestBody>>),
+    /// The connection was closed before the request was taken: nothing has been carried out.
+    Unsent,
     Failed(GuestError),
 }
 
@@ -63,7 +63,7 @@ impl Connection {
             self.sender.poll_ready(cx)
         });
         if ready.await.is_err() {
-            return Err(SendError::Unsent(Box::new(request)));
+            return Err(SendError::Unsent);
         }
         let mut answer = std::pin::pin!(self.sender.try_send_request(request));
         let driver = &mut self.driver;
@@ -76,9 +76,13 @@ impl Connection {
             }
             answer.as_mut().poll(cx)
         });
-        sent.await.map_err(|mut error| match error.take_message() {
-            Some(request) => SendError::Unsent(Box::new(request)),
-            None => SendError::Failed(broken(error.error())),
+        sent.await.map_err(|mut error| match (error.take_message(), broken(error.error())) {
+            (Some(_), _) => SendError::Unsent,
+            // Nobody reads any more at the other end, so nobody has read the request.
+            (None, GuestError::Unreachable(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
+                SendError::Unsent
+            }
+            (None, error) => SendError::Failed(error),
         })
     }
 

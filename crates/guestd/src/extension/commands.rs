@@ -1,6 +1,6 @@
 //! Commands: start, attach again by offset, kill.
 
-use std::future::Future as _;
+use std::future::{Future as _, poll_fn};
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use futures_util::Stream;
 use guest_proto::frame::{self, HEADER_BYTES};
 use guest_proto::{ExecEnd, ExecFrame, ExecStart, OutputStream};
 use http::{HeaderValue, header};
-use tokio::time::{Instant, Sleep, sleep};
+use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use crate::files::Query;
 use crate::http::{Body, Request, Response, json_body, no_content};
@@ -25,6 +25,9 @@ const PIECE_BYTES: usize = 64 << 10;
 
 /// When a quiet command says that it still runs.
 const KEEPALIVE: Duration = Duration::from_secs(10);
+
+/// How long an answer waits for the first output to go with it.
+const HEAD_WAITS: Duration = Duration::from_millis(2);
 
 const ID_CHARS_MAX: usize = 64;
 
@@ -47,8 +50,12 @@ pub(super) async fn start(state: &Arc<State>, request: Request) -> Result<Respon
             until: Until::Exit,
         },
     )?;
-    let reader = process.output.reader(Some(0));
+    let mut reader = process.output.reader(Some(0));
     let lifeline = (!detached).then(|| Lifeline { state: Arc::clone(state), process });
+    if !detached {
+        // What is short is answered in one piece, which wakes the host once instead of twice.
+        let _ = timeout(HEAD_WAITS, poll_fn(|cx| reader.poll_news(cx))).await;
+    }
     Ok(frames(reader, lifeline))
 }
 

@@ -9,28 +9,32 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 /// A tree that grows while it is killed is gone through again, this often at most.
 const ROUNDS_MAX: usize = 8;
 
+/// Everybody is stopped before anybody is killed, so that nobody sees the end of another one and
+/// does something about it.
 pub(super) fn tree(leader: Pid) {
-    let root = leader.as_raw_nonzero().get();
-    let mut killed = HashSet::new();
+    let _ = kill_process_group(leader, Signal::STOP);
+    let mut stopped = HashSet::new();
     for _ in 0..ROUNDS_MAX {
-        let mut members = members(root);
-        members.retain(|pid| killed.insert(*pid));
+        let mut members = members(leader.as_raw_nonzero().get());
+        members.retain(|pid| stopped.insert(*pid));
         if members.is_empty() {
             break;
         }
-        for pid in members {
-            if let Some(pid) = Pid::from_raw(pid) {
-                // Already gone is as good.
-                let _ = kill_process(pid, Signal::KILL);
-            }
-        }
+        signal(members.iter(), Signal::STOP);
     }
     let _ = kill_process_group(leader, Signal::KILL);
     let _ = kill_process(leader, Signal::KILL);
+    signal(stopped.iter(), Signal::KILL);
 }
 
-/// The leader comes last, so that its children do not lose their parent before they are seen.
-fn members(root: i32) -> Vec<i32> {
+fn signal<'a>(pids: impl Iterator<Item = &'a i32>, signal: Signal) {
+    for pid in pids.filter_map(|pid| Pid::from_raw(*pid)) {
+        // Already gone is as good.
+        let _ = kill_process(pid, signal);
+    }
+}
+
+fn members(root: i32) -> HashSet<i32> {
     let all = all();
     let mut found = HashSet::from([root]);
     loop {
@@ -41,15 +45,9 @@ fn members(root: i32) -> Vec<i32> {
             }
         }
         if found.len() == before {
-            break;
+            return found;
         }
     }
-    found.remove(&root);
-    let mut members: Vec<i32> = found.into_iter().collect();
-    if all.iter().any(|(pid, ..)| *pid == root) {
-        members.push(root);
-    }
-    members
 }
 
 /// Pid, parent and session of every process that is not a zombie.

@@ -208,6 +208,20 @@ impl Reader {
         Poll::Pending
     }
 
+    /// Ready when [`Reader::poll`] would be.
+    pub(crate) fn poll_news(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut ring = self.output.lock();
+        let (end, ended) = (ring.end, ring.ended.is_some());
+        let cursor = ring.readers.iter_mut().find(|reader| reader.id == self.id);
+        match cursor {
+            Some(cursor) if cursor.offset >= end && !ended => {
+                cursor.waker = Some(cx.waker().clone());
+                Poll::Pending
+            }
+            _ => Poll::Ready(()),
+        }
+    }
+
     pub(crate) fn output(&self) -> &Arc<Output> {
         &self.output
     }

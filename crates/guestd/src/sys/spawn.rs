@@ -17,7 +17,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_long, c_void};
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 use std::ptr;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// The child's stack; it needs a few hundred bytes.
 const STACK_BYTES: usize = 64 << 10;
@@ -73,6 +73,7 @@ struct Plan<'a> {
     child: &'a Child<'a>,
     argv: *const *const c_char,
     env: *const *const c_char,
+    touched: &'static [c_int],
     step: Step,
     errno: c_int,
 }
@@ -91,7 +92,8 @@ pub(crate) fn spawn(child: &Child<'_>) -> Result<(i32, OwnedFd), SpawnError> {
     let argv = pointers(child.argv);
     let env = pointers(child.env);
     let (argv, env) = (argv.as_ptr(), env.as_ptr());
-    let mut plan = Plan { child, argv, env, step: Step::Clone, errno: 0 };
+    let touched = touched_signals();
+    let mut plan = Plan { child, argv, env, touched, step: Step::Clone, errno: 0 };
 
     let mut stack = STACK.lock().unwrap_or_else(PoisonError::into_inner);
     let base = match &*stack {
@@ -175,7 +177,7 @@ fn restore_signals(before: &libc::sigset_t) {
 extern "C" fn run(plan: *mut c_void) -> c_int {
     // SAFETY: the parent passed its `Plan` and stands still until we are done.
     let plan = unsafe { &mut *plan.cast::<Plan<'_>>() };
-    let (step, errno) = become_program(plan.child, plan.argv, plan.env);
+    let (step, errno) = become_program(plan);
     plan.step = step;
     plan.errno = errno;
     // SAFETY: ends this process only; no destructors and no buffers of the parent are touched.
@@ -183,23 +185,19 @@ extern "C" fn run(plan: *mut c_void) -> c_int {
 }
 
 /// Returns only when it failed.
-fn become_program(
-    child: &Child<'_>,
-    argv: *const *const c_char,
-    env: *const *const c_char,
-) -> (Step, c_int) {
-    match prepare(child) {
+fn become_program(plan: &Plan<'_>) -> (Step, c_int) {
+    match prepare(plan.child, plan.touched) {
         Err(failed) => failed,
         Ok(()) => {
-            let program = child.program.as_ptr();
+            let program = plan.child.program.as_ptr();
             // SAFETY: all three point at null-terminated memory of the parent.
-            let result = unsafe { libc::syscall(libc::SYS_execve, program, argv, env) };
+            let result = unsafe { libc::syscall(libc::SYS_execve, program, plan.argv, plan.env) };
             (Step::Exec, checked(result).err().unwrap_or(libc::EIO))
         }
     }
 }
 
-fn prepare(child: &Child<'_>) -> Result<(), (Step, c_int)> {
+fn prepare(child: &Child<'_>, touched: &[c_int]) -> Result<(), (Step, c_int)> {
     // SAFETY: no memory is involved.
     let session = unsafe { libc::syscall(libc::SYS_setsid) };
     checked(session).map_err(|errno| (Step::Session, errno))?;
@@ -225,7 +223,7 @@ fn prepare(child: &Child<'_>) -> Result<(), (Step, c_int)> {
     // SAFETY: the path is null-terminated memory of the parent.
     let result = unsafe { libc::syscall(libc::SYS_chdir, child.cwd.as_ptr()) };
     checked(result).map_err(|errno| (Step::Chdir, errno))?;
-    reset_signals();
+    reset_signals(touched);
     Ok(())
 }
 
@@ -254,19 +252,41 @@ fn set_ids(credentials: &Credentials<'_>) -> Result<(), c_int> {
     Ok(())
 }
 
-/// Every handler becomes the default one (Rust ignores SIGPIPE, tokio handles SIGCHLD), then
+/// What is not the default becomes the default (Rust ignores SIGPIPE, tokio handles SIGCHLD), then
 /// nothing is blocked any more.
-fn reset_signals() {
-    // SAFETY: all zeroes is SIG_DFL without flags and with an empty mask.
-    let default: libc::sigaction = unsafe { std::mem::zeroed() };
-    for signal in 1..SIGNALS {
-        // SAFETY: `default` is ours; numbers that may not be set are refused by the kernel.
-        unsafe { libc::sigaction(signal, &raw const default, ptr::null_mut()) };
+fn reset_signals(touched: &[c_int]) {
+    for signal in touched {
+        // SAFETY: `DEFAULT` is what the kernel reads; libc's wrapper would refuse its own signals.
+        unsafe { sigaction(*signal, DEFAULT.as_ptr(), ptr::null_mut()) };
     }
     // SAFETY: all zeroes is the empty set.
     let none: libc::sigset_t = unsafe { std::mem::zeroed() };
     // SAFETY: `none` is ours.
     unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const none, ptr::null_mut()) };
+}
+
+/// The signals that are ignored or handled. Asked once, at the first command, when everything that
+/// handles signals has been set up; exec itself resets what may be handled later.
+fn touched_signals() -> &'static [c_int] {
+    static TOUCHED: OnceLock<Vec<c_int>> = OnceLock::new();
+    TOUCHED.get_or_init(|| (1..SIGNALS).filter(|signal| is_touched(*signal)).collect())
+}
+
+fn is_touched(signal: c_int) -> bool {
+    let mut current = DEFAULT;
+    // SAFETY: only asks; `current` is ours.
+    let asked = unsafe { sigaction(signal, ptr::null(), current.as_mut_ptr()) };
+    asked == 0 && current[0] != 0
+}
+
+/// The kernel's own structure: handler, flags, restorer, mask. All zeroes is the default.
+const DEFAULT: [u64; 4] = [0; 4];
+
+/// # Safety
+/// Each pointer is null or points at four words.
+unsafe fn sigaction(signal: c_int, new: *const u64, old: *mut u64) -> c_long {
+    // SAFETY: by contract; the last argument is the size of a mask.
+    unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, new, old, 8) }
 }
 
 fn dup_to(fd: RawFd, target: RawFd) -> Result<(), c_int> {

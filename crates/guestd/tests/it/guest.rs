@@ -2,48 +2,41 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use guest_proto::{Address, Guest};
 use guestd::{Accounts, Config, Listener, Orphans};
 use tempfile::TempDir;
 use tokio::net::UnixListener;
-use tokio::sync::Notify;
-use tokio::task::JoinHandle;
+use tokio::sync::oneshot;
 
+/// It runs in a thread and a runtime of its own, so that a test that fails ends it too.
 pub(crate) struct TestGuest {
     pub(crate) guest: Guest,
-    pub(crate) directory: TempDir,
-    stop: Arc<Notify>,
-    serving: Option<JoinHandle<std::io::Result<()>>>,
+    directory: TempDir,
+    serving: Option<Serving>,
+}
+
+struct Serving {
+    stop: oneshot::Sender<()>,
+    thread: std::thread::JoinHandle<()>,
 }
 
 impl TestGuest {
-    /// Must be called in a runtime of one thread or of many. The user of the test is called `me`,
-    /// and its home is an empty directory.
+    /// The user of the test is called `me`, and its home is an empty directory.
     pub(crate) fn start() -> Self {
         let directory = TempDir::new().unwrap();
-        let home = directory.path().join("home");
-        std::fs::create_dir(&home).unwrap();
-        let socket = directory.path().join("socket");
-        let listener = UnixListener::bind(&socket).unwrap();
-        let config = Config {
-            nonce: "a-nonce".into(),
-            user: "me".into(),
-            workdir: home.to_str().unwrap().into(),
-            env: BTreeMap::from([("FROM_SPEC".into(), "spec".into())]),
-            cgroup: None,
-            oom_score_adj: None,
-            orphans: Orphans::Leave,
-            accounts: accounts(&directory, home.to_str().unwrap()),
-        };
-        let stop = Arc::new(Notify::new());
-        let stopped = Arc::clone(&stop);
-        let stop_asked = async move { stopped.notified().await };
-        #[expect(clippy::disallowed_methods, reason = "the test waits for it in close")]
-        let serving = tokio::spawn(guestd::serve(Listener::Unix(listener), config, stop_asked));
-        let guest = Guest::new(Address::Unix(socket));
-        Self { guest, directory, stop, serving: Some(serving) }
+        std::fs::create_dir(directory.path().join("home")).unwrap();
+        let guest = Guest::new(Address::Unix(directory.path().join("socket")));
+        let mut guest = Self { guest, directory, serving: None };
+        guest.serving = Some(guest.serve());
+        guest
+    }
+
+    /// All connections are closed.
+    pub(crate) fn restart(&mut self) {
+        self.stop();
+        std::fs::remove_file(self.socket()).unwrap();
+        self.serving = Some(self.serve());
     }
 
     pub(crate) fn home(&self) -> PathBuf {
@@ -57,24 +50,59 @@ impl TestGuest {
     pub(crate) fn socket(&self) -> PathBuf {
         self.directory.path().join("socket")
     }
+
+    fn serve(&self) -> Serving {
+        let (stop, stopped) = oneshot::channel::<()>();
+        let (socket, config) = (self.socket(), self.config());
+        let listener = std::os::unix::net::UnixListener::bind(socket).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let thread = std::thread::spawn(move || {
+            let mut runtime = tokio::runtime::Builder::new_current_thread();
+            let runtime = runtime.enable_all().build().unwrap();
+            runtime.block_on(async {
+                let listener = Listener::Unix(UnixListener::from_std(listener).unwrap());
+                let stopped = async { drop(stopped.await) };
+                guestd::serve(listener, config, stopped).await.unwrap();
+            });
+        });
+        Serving { stop, thread }
+    }
+
+    fn stop(&mut self) {
+        let Some(serving) = self.serving.take() else { return };
+        let _ = serving.stop.send(());
+        let ended = serving.thread.join();
+        assert!(ended.is_ok() || std::thread::panicking(), "the guest failed");
+    }
+
+    fn config(&self) -> Config {
+        let home = self.home().to_str().unwrap().to_owned();
+        Config {
+            nonce: "a-nonce".into(),
+            user: "me".into(),
+            workdir: home.clone(),
+            env: BTreeMap::from([("FROM_SPEC".into(), "spec".into())]),
+            cgroup: None,
+            oom_score_adj: None,
+            orphans: Orphans::Leave,
+            accounts: self.accounts(&home),
+        }
+    }
+
+    fn accounts(&self, home: &str) -> Accounts {
+        let uid = rustix::process::getuid().as_raw();
+        let gid = rustix::process::getgid().as_raw();
+        let (passwd, group) =
+            (self.directory.path().join("passwd"), self.directory.path().join("group"));
+        let me = format!("me:x:{uid}:{gid}:Me:{home}:/bin/sh\n");
+        std::fs::write(&passwd, me + "other:x:4242:4242::/:/bin/sh\n").unwrap();
+        std::fs::write(&group, format!("mine:x:{gid}:\nothers:x:4243:other\n")).unwrap();
+        Accounts::at(passwd.to_str().unwrap(), group.to_str().unwrap())
+    }
 }
 
 impl Drop for TestGuest {
     fn drop(&mut self) {
-        self.stop.notify_one();
-        drop(self.serving.take());
+        self.stop();
     }
-}
-
-fn accounts(directory: &TempDir, home: &str) -> Accounts {
-    let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
-    let passwd = directory.path().join("passwd");
-    let group = directory.path().join("group");
-    std::fs::write(
-        &passwd,
-        format!("me:x:{uid}:{gid}:Me:{home}:/bin/sh\nother:x:4242:4242::/:/bin/sh\n"),
-    )
-    .unwrap();
-    std::fs::write(&group, format!("mine:x:{gid}:\nothers:x:4243:other\n")).unwrap();
-    Accounts::at(passwd.to_str().unwrap(), group.to_str().unwrap())
 }

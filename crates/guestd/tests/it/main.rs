@@ -2,5 +2,15 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod access;
+mod archives;
+mod attack_archives;
 mod commands;
+mod filesystem;
 mod guest;
+mod processes;
+mod tails_and_tunnels;
+mod transfers;
+mod watching;
+mod whole_files;
+mod wire;
