@@ -47,6 +47,9 @@ pub(crate) struct BenchArgs {
     /// Print JSON instead of tables
     #[arg(long)]
     json: bool,
+    /// Build the template `standard` first, and measure it too
+    #[arg(long)]
+    standard: bool,
     /// Measure this program instead of building one
     #[arg(long, value_name = "FILE")]
     bastide: Option<PathBuf>,
@@ -86,6 +89,13 @@ pub(crate) fn run(root: &Path, args: &BenchArgs) -> anyhow::Result<()> {
     // A sandbox's own user must be able to pass through.
     tree::open_to_all(work.path())?;
     let mut report = Report::default();
+    if args.standard {
+        peers::run(
+            Command::new(&binary)
+                .args(["template", "build", "standard", "--data-dir"])
+                .arg(work.path().join("data")),
+        )?;
+    }
     measure(root, work.path(), &binary, &args.sizes(), &mut report)?;
     if args.json {
         say::line(&serde_json::to_string_pretty(&report.json())?);
