@@ -1,7 +1,7 @@
 //! `create`: reserve, claim and launch at once, undo on any failure, and answer the same request
 //! with the same sandbox (ruling 20).
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Context;
@@ -198,8 +198,10 @@ impl Drop for Turn {
 
 /// What is remembered of a sandbox that was just made, or is about to be.
 pub(crate) fn remember(sandbox: &Sandbox) -> Result<String> {
+    // No answer shows the environment, and a stolen database must not either.
+    let spec = SandboxSpec { env: BTreeMap::new(), ..sandbox.spec.clone() };
     let answer = Answer {
-        spec: sandbox.spec.clone(),
+        spec,
         incarnation: sandbox.incarnation.clone(),
         started_at: sandbox.started_at,
         last_activity_at: sandbox.last_activity_at,

@@ -116,6 +116,20 @@ impl Cell {
         }
     }
 
+    /// What the reaper decides on.
+    pub(crate) fn observed(&self, warned: bool) -> reaper::Observed {
+        let state = self.state.borrow();
+        reaper::Observed {
+            phase: state.phase,
+            clocks: state.spec.clocks,
+            created_at: state.spec.created_at,
+            last_activity_at: self.activity.last(),
+            busy: self.activity.busy(),
+            client_attached: self.activity.client_attached(),
+            warned,
+        }
+    }
+
     pub(crate) fn phase(&self) -> Phase {
         self.state.borrow().phase
     }
@@ -319,19 +333,8 @@ impl Index {
     /// How long until one of the owner's sandboxes ends by itself, an hour at most (ruling 15).
     fn earliest_end(&self, owner: &OwnerId, now: Timestamp) -> std::time::Duration {
         let hour = SignedDuration::from_hours(1);
-        let ends = self.owned(owner).filter(|cell| cell.is_counted()).filter_map(|cell| {
-            let state = cell.state.borrow();
-            let observed = reaper::Observed {
-                phase: state.phase,
-                clocks: state.spec.clocks,
-                created_at: state.spec.created_at,
-                last_activity_at: cell.activity.last(),
-                busy: cell.activity.busy(),
-                client_attached: false,
-                warned: true,
-            };
-            reaper::next_check(&observed)
-        });
+        let counted = self.owned(owner).filter(|cell| cell.is_counted());
+        let ends = counted.filter_map(|cell| reaper::next_check(&cell.observed(true)));
         let wait = ends.min().map_or(hour, |end| end.duration_since(now).min(hour));
         let wait = wait.max(SignedDuration::from_secs(1));
         std::time::Duration::try_from(wait).unwrap_or(std::time::Duration::from_secs(1))

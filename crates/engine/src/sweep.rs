@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use driver::{Exit, Observed};
 use jiff::{SignedDuration, Timestamp};
+use model::reaper::decide;
 use model::{Error, Phase, Result, SandboxId};
 use tokio::sync::mpsc;
 use tracing::warn;
@@ -106,7 +107,9 @@ async fn compare(core: &Core, pool: &Arc<PoolState>) {
     let seen: HashMap<SandboxId, Observed> =
         seen.into_iter().map(|observed| (observed.spec.id, observed)).collect();
     for cell in cells.iter().filter(|cell| Arc::ptr_eq(&cell.pool, pool)) {
-        if needs_a_look(cell, seen.get(&cell.id)) {
+        // Its own timer sees to what is due, unless that was missed (ruling 23).
+        let is_due = decide(core.now(), &cell.observed(true)).is_some();
+        if is_due || needs_a_look(cell, seen.get(&cell.id)) {
             // A full queue means that it is busy: the next sweep asks again.
             let _ = cell.queue.try_send(Ask::Look);
         }

@@ -40,6 +40,7 @@ const TOLD_MAX: usize = 1024;
 impl Store {
     /// Opens the database, makes it when absent, and brings it to the current schema.
     pub fn open(path: &Path) -> Result<Self> {
+        schema::make(path)?;
         let mut connection = schema::connect(path)?;
         schema::migrate(&mut connection)?;
         let told = broadcast::Sender::new(TOLD_MAX);

@@ -1,5 +1,7 @@
 //! Connections and migrations.
 
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -12,6 +14,13 @@ use rusqlite::Connection;
 const MIGRATIONS: [&str; 1] = [include_str!("migrations/0001_foundation.sql")];
 
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Makes the file, for its owner alone, unless it is there. Its journals get the same mode.
+pub(crate) fn make(path: &Path) -> Result<()> {
+    let made = OpenOptions::new().append(true).create(true).mode(0o600).open(path);
+    made.context("make the database").map(drop)?;
+    Ok(())
+}
 
 /// A connection with our durability: what is committed survives a loss of power.
 pub(crate) fn connect(path: &Path) -> Result<Connection> {

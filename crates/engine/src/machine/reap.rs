@@ -62,16 +62,7 @@ impl Machine {
     }
 
     fn observed(&self) -> Observed {
-        let state = self.state.borrow();
-        Observed {
-            phase: state.phase,
-            clocks: state.spec.clocks,
-            created_at: state.spec.created_at,
-            last_activity_at: self.cell.activity.last(),
-            busy: self.cell.activity.busy(),
-            client_attached: self.cell.activity.client_attached(),
-            warned: self.warned,
-        }
+        self.cell.observed(self.warned)
     }
 
     async fn end(&mut self, kind: EventKind, reason: EndReason) {

@@ -53,6 +53,18 @@ async fn after_a_restart_everything_is_as_it_was() {
     assert_eq!(fixture.list().await.len(), 5);
 }
 
+/// Waits until a leg of that sandbox has begun.
+async fn until_billed(fixture: &Fixture, id: model::SandboxId) {
+    for _ in 0..200 {
+        let legs = fixture.store().open_legs().await.unwrap();
+        if legs.iter().any(|leg| leg.sandbox == id) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("it is not billed");
+}
+
 /// Waits until that many sandboxes are left on the host.
 async fn until_count(fixture: &Fixture, count: usize) {
     for _ in 0..200 {
@@ -220,6 +232,7 @@ async fn a_new_sandbox_that_nobody_was_told_of_is_removed_and_an_old_one_adopted
         if kept {
             let adopted = fixture.engine.get(&alice(), &orphan).await.unwrap();
             answers(&fixture, &adopted).await;
+            until_billed(&fixture, spec.id).await;
             assert_name_taken(fixture.create(named("orphan")).await);
             fixture.restart().await;
             fixture.engine.get(&alice(), &orphan).await.unwrap();

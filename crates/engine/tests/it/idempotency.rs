@@ -86,3 +86,20 @@ async fn a_refused_create_does_not_use_up_its_key() {
     let other = fixture.create_with_key(named("other"), "once", 2).await.unwrap();
     assert!(!other.replayed);
 }
+
+#[tokio::test]
+async fn no_environment_is_in_the_files_of_the_database() {
+    let fixture = Fixture::new().await;
+    let secret = "a-value-of-the-environment";
+    let env = [("TOKEN".to_owned(), secret.to_owned())].into();
+    let wanted = model::NewSandbox { env, ..image() };
+    let made = fixture.create_with_key(wanted, "once", 1).await.unwrap();
+    fixture.engine.delete(&alice(), &by_id(&made.sandbox)).await.unwrap();
+    let mut searched = 0;
+    for entry in std::fs::read_dir(fixture.dir.path()).unwrap() {
+        let bytes = std::fs::read(entry.unwrap().path()).unwrap();
+        assert!(!bytes.windows(secret.len()).any(|window| window == secret.as_bytes()));
+        searched += bytes.len();
+    }
+    assert!(searched > 0);
+}

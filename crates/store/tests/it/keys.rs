@@ -30,9 +30,13 @@ async fn no_secret_is_in_the_files_of_the_database() {
     let tail = &key.secret.as_bytes()[20..];
     let mut searched = 0;
     for entry in std::fs::read_dir(fixture.dir.path()).unwrap() {
-        let bytes = std::fs::read(entry.unwrap().path()).unwrap();
+        let entry = entry.unwrap();
+        let bytes = std::fs::read(entry.path()).unwrap();
         assert!(!bytes.windows(tail.len()).any(|window| window == tail));
         searched += bytes.len();
+        let mode =
+            std::os::unix::fs::PermissionsExt::mode(&entry.metadata().unwrap().permissions());
+        assert_eq!(mode & 0o777, 0o600, "for its owner alone");
     }
     assert!(searched > 0);
     assert!(!format!("{key:?}").contains(&key.secret));
