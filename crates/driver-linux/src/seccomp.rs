@@ -37,7 +37,42 @@ pub(crate) fn program() -> anyhow::Result<Program> {
     let enosys = SeccompAction::Errno(u32::try_from(libc::ENOSYS)?);
     let arch = TargetArch::try_from(std::env::consts::ARCH).context("processor architecture")?;
     let filter = SeccompFilter::new(rules, enosys, SeccompAction::Allow, arch)?;
-    Program::try_from(filter).context("compile seccomp filter")
+    let mut program = no_such_family()?;
+    program.extend(Program::try_from(filter).context("compile seccomp filter")?);
+    Ok(program)
+}
+
+/// Goes before the allow-list and answers `EAFNOSUPPORT` for the sockets that it refuses. Programs
+/// know what to do without a family, but not without `socket`: `sudo` gives up on `ENOSYS` from its
+/// audit socket.
+fn no_such_family() -> anyhow::Result<Program> {
+    const NUMBER: u32 = 0;
+    const FAMILY: u32 = 16;
+    const PROTOCOL: u32 = 32;
+    let load = |offset| instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, offset, (0, 0));
+    // How many instructions to skip when equal, and when not.
+    let equal = |value: i64, then: u8, otherwise: u8| {
+        let value = u32::try_from(value).context("a constant below 2^32")?;
+        instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, value, (then, otherwise))
+    };
+    let refusal = libc::SECCOMP_RET_ERRNO | u32::try_from(libc::EAFNOSUPPORT)?;
+    Ok(vec![
+        load(NUMBER)?,
+        equal(libc::SYS_socket, 0, 8)?,
+        load(FAMILY)?,
+        equal(libc::AF_UNIX.into(), 6, 0)?,
+        equal(libc::AF_INET.into(), 5, 0)?,
+        equal(libc::AF_INET6.into(), 4, 0)?,
+        equal(libc::AF_NETLINK.into(), 0, 2)?,
+        load(PROTOCOL)?,
+        equal(libc::NETLINK_ROUTE.into(), 1, 0)?,
+        instruction(libc::BPF_RET | libc::BPF_K, refusal, (0, 0))?,
+    ])
+}
+
+fn instruction(code: u32, k: u32, (jt, jf): (u8, u8)) -> anyhow::Result<seccompiler::sock_filter> {
+    let code = u16::try_from(code).context("an instruction's code")?;
+    Ok(seccompiler::sock_filter { code, jt, jf, k })
 }
 
 /// Every flag that makes a namespace.

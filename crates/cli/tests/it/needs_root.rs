@@ -5,6 +5,7 @@ mod commands;
 mod files;
 mod operator;
 mod run;
+mod standard;
 
 use std::io::Write;
 use std::path::Path;

@@ -142,11 +142,15 @@ fn start(arguments: &[String], log: &File) -> Result<Child> {
     if !installed("mmdebstrap") {
         return Err(missing("mmdebstrap", "mmdebstrap"));
     }
-    if !installed("unshare") {
-        return Err(missing("unshare", "util-linux"));
+    for program in ["setpriv", "unshare"] {
+        if !installed(program) {
+            return Err(missing(program, "util-linux"));
+        }
     }
-    let mut command = Command::new("unshare");
+    // It dies with us, and everything that it started dies with it, however we end.
+    let mut command = Command::new("setpriv");
     command
+        .args(["--pdeathsig", "KILL", "unshare"])
         .args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"])
         .args(["--propagation", "private", "--"])
         .args(arguments)

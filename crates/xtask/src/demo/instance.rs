@@ -191,6 +191,9 @@ fn healthy(port: u16) -> bool {
 }
 
 fn stop(mut server: Child) -> anyhow::Result<()> {
+    if let Some(status) = server.try_wait()? {
+        bail!("the server had ended before, with {status}");
+    }
     let pid =
         i32::try_from(server.id()).ok().and_then(Pid::from_raw).context("the server's pid")?;
     kill_process(pid, Signal::TERM).context("ask the server to end")?;

@@ -17,19 +17,6 @@ const SELF: &str = "crates/xtask/src/tidy/";
 /// Paths of one machine, at the beginning of a word.
 const MACHINE_PATHS: &[&str] = &["/work/", "/root/", "/home/runner/", "/Users/"];
 
-/// Hosts of package registries and mirrors. What fetches packages must take them from where the
-/// machine is set up to; policies and their tests may name hosts.
-const REGISTRIES: &[&str] = &[
-    "deb.debian.org",
-    "security.debian.org",
-    "static.crates.io",
-    "registry.npmjs.org",
-    "pypi.org",
-];
-
-/// Files that fetch packages.
-const FETCHING: &[&str] = &[".ci/", ".cargo/", "Cargo.toml", "Makefile", "scripts/", "templates/"];
-
 /// Made by tools, from what we do not write.
 const GENERATED: &[&str] = &["Cargo.lock", "package-lock.json"];
 
@@ -51,9 +38,6 @@ pub(super) fn check(source: &Source) -> Vec<Finding> {
         }
         if source.path != "LICENSE" {
             any_line(line, &mut tell);
-        }
-        if FETCHING.iter().any(|start| source.path.starts_with(start)) {
-            fetching_line(line, &mut tell);
         }
     }
     findings
@@ -96,12 +80,6 @@ fn any_line(line: &str, tell: &mut dyn FnMut(&str)) {
     }
     if MACHINE_PATHS.iter().any(|path| begins_a_word(line, path)) {
         tell("names a path of one machine");
-    }
-}
-
-fn fetching_line(line: &str, tell: &mut dyn FnMut(&str)) {
-    if let Some(host) = REGISTRIES.iter().find(|host| line.contains(**host)) {
-        tell(&format!("names a registry: {host}"));
     }
 }
 
