@@ -14,11 +14,13 @@ fn main() {
         println!("cargo::rerun-if-changed={}", crates.join(watched).display());
     }
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("set by cargo"));
-    let target = env::var("TARGET").expect("set by cargo");
+    let target = env::var_os("TARGET").expect("set by cargo");
     let directory = shared_target(&out).join("guest");
     let status = Command::new(env::var_os("CARGO").expect("set by cargo"))
         .args(["build", "--package", "guestd", "--bin", "guestd", "--profile", "guest"])
-        .args(["--target", &target, "--target-dir"])
+        .arg("--target")
+        .arg(&target)
+        .arg("--target-dir")
         .arg(&directory)
         .current_dir(&crates)
         .env("RUSTFLAGS", "-C target-feature=+crt-static")

@@ -162,39 +162,39 @@ impl Keeper {
         }
         if asked {
             while let Ok((connection, _)) = listener.accept() {
-                self.serve(connection);
+                self.serve(&connection);
             }
         }
         Ok(())
     }
 
     /// Answers one request, or forks a launcher that does.
-    fn serve(&mut self, connection: UnixStream) {
+    fn serve(&mut self, connection: &UnixStream) {
         let _ = connection.set_nonblocking(false);
         let _ = connection.set_read_timeout(Some(REQUEST_TIMEOUT));
         let _ = connection.set_write_timeout(Some(REQUEST_TIMEOUT));
-        let request = match wire::receive(&connection) {
+        let request = match wire::receive(connection) {
             Ok((request, _)) => request,
             Err(error) => return log(&format!("bad request: {error:#}")),
         };
         match request {
             Request::Ping => {
                 let pid = rustix::process::getpid().as_raw_nonzero().get();
-                answer(&connection, &Reply::Pong { pid }, &[]);
+                answer(connection, &Reply::Pong { pid }, &[]);
             }
             Request::Forget { incarnation } => {
                 self.egress.remove(&incarnation);
-                answer(&connection, &Reply::Done, &[]);
+                answer(connection, &Reply::Done, &[]);
             }
             Request::Busy => {
                 let incarnations = self.launchers.values().cloned().collect();
-                answer(&connection, &Reply::Busy { incarnations }, &[]);
+                answer(connection, &Reply::Busy { incarnations }, &[]);
             }
-            Request::Launch(plan) => self.start_launch(&plan, &connection),
+            Request::Launch(plan) => self.start_launch(&plan, connection),
             Request::Egress { incarnation, pid } => match self.egress.get(&incarnation) {
-                Some(sockets) => answer_egress(&connection, sockets),
-                None => self.in_child(&connection, String::new(), |keeper| {
-                    keeper.open_egress(&incarnation, pid, &connection);
+                Some(sockets) => answer_egress(connection, sockets),
+                None => self.in_child(connection, String::new(), |keeper| {
+                    keeper.open_egress(&incarnation, pid, connection);
                     true
                 }),
             },

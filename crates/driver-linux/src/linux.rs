@@ -43,13 +43,14 @@ mod compute;
 mod end;
 mod layout;
 mod maintenance;
+mod order;
 mod slots;
 mod stored;
 mod warm;
 
 use compute::Running;
-pub(crate) use compute::{plan_of, user_id};
 pub(crate) use layout::{Layout, random_hex};
+pub(crate) use order::{plan_of, user_id};
 pub(crate) use slots::Slots;
 use stored::{Sealer, Stored};
 use warm::Warm;
@@ -186,7 +187,7 @@ impl LinuxDriver {
 
 impl Inner {
     fn open(config: LinuxConfig) -> anyhow::Result<Self> {
-        let layout = Layout::open(config.data_dir)?;
+        let layout = Layout::open(&config.data_dir)?;
         let lock = layout.lock()?;
         let instance = layout.instance()?;
         let templates = TemplateStore::open(layout.root()).map_err(anyhow::Error::from)?;

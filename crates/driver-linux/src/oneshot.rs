@@ -81,7 +81,7 @@ impl OneShot {
                     let _ = waitpid(Some(minder), WaitOptions::empty());
                     bail!("{words}");
                 }
-                let socket = Layout::open(dir)?.socket(SOCKET);
+                let socket = Layout::open(&dir)?.socket(SOCKET);
                 let guest = Guest::new(Address::Unix(socket));
                 Ok(Self { guest, user: built.template.user, minder, hold: Some(hold) })
             }
@@ -148,7 +148,7 @@ struct Made {
 
 fn prepare_and_launch(config: &OneShotConfig, built: &Built, dir: &Path) -> anyhow::Result<Made> {
     rustix::process::set_child_subreaper(Some(rustix::process::getpid())).context("subreaper")?;
-    let layout = Layout::open(dir.to_owned())?;
+    let layout = Layout::open(dir)?;
     let instance = layout.instance()?;
     let hierarchy = Hierarchy::detect(&instance)?;
     let mut slots = Slots::open(&config.runtime_dir, layout.root(), &instance)?;

@@ -1,7 +1,6 @@
 //! Making and stopping compute: create, start, stop, pause, resume, update.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -9,18 +8,18 @@ use std::time::Duration;
 use anyhow::Context;
 use driver::{Launch, Observed, Update};
 use guest_proto::{Address, Guest, GuestError, Init};
-use model::{EndReason, Error, Limits, Policy, Result, SandboxId, SandboxSpec};
+use model::{EndReason, Error, Policy, Result, SandboxId};
 use tokio_util::sync::CancellationToken;
 
-use super::layout::{self, HOSTNAME, Layout};
+use super::layout;
+use super::order::{Order, Place, environment, not_built};
 use super::stored::Stored;
 use super::{Entry, Inner, LinuxDriver, bare, existing};
 use crate::cgroup;
 use crate::egress::Sockets;
 use crate::egress::{Access, EgressHandle};
-use crate::plan::{GuestPlan, LaunchPlan, RootPlan, RunRecord};
+use crate::plan::RunRecord;
 use crate::pool::Disk;
-use crate::template::Built;
 
 /// How long a fresh guest may take to answer.
 const GUEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -40,20 +39,6 @@ impl Running {
     pub(super) fn access_log(&self) -> Option<Vec<Access>> {
         self.egress.as_ref().map(EgressHandle::log)
     }
-}
-
-/// What one launch needs beside the stored spec.
-pub(super) struct Order {
-    pub(super) stored: Stored,
-    pub(super) built: Built,
-    pub(super) policy: Policy,
-    pub(super) uid_base: u32,
-}
-
-/// Where a launch writes its run record, and whether the disks are to be made.
-pub(super) struct Place {
-    pub(super) dir: PathBuf,
-    pub(super) fresh: bool,
 }
 
 impl LinuxDriver {
@@ -138,7 +123,7 @@ impl LinuxDriver {
     /// From an order to a guest that answers. On failure no process and no cgroup is left.
     pub(super) async fn launch(&self, order: Order, place: Place) -> Result<Running> {
         let id = order.stored.spec.id;
-        let env = order.environment();
+        let env = environment(&order.built, &order.stored.spec);
         let policy = order.policy.clone();
         let inner = Arc::clone(&self.inner);
         let task = tokio::task::spawn_blocking(move || inner.launch_blocking(&order, &place));
@@ -299,11 +284,6 @@ impl LinuxDriver {
 }
 
 impl Inner {
-    pub(super) fn order(&self, stored: Stored, built: Built, policy: Policy) -> Result<Order> {
-        let uid_base = self.slots().take()?;
-        Ok(Order { stored, built, policy, uid_base })
-    }
-
     /// Enters a new sandbox in the map, so that nobody else takes its id and `collect` leaves what
     /// is being made alone.
     pub(super) fn enter(&self, stored: &Stored) -> Result<()> {
@@ -352,59 +332,6 @@ impl Inner {
         layout::write_json(&self.layout.spec(&bare(&stored.spec)), &sealed)
     }
 
-    fn launch_blocking(
-        &self,
-        order: &Order,
-        place: &Place,
-    ) -> Result<(RunRecord, Option<Sockets>)> {
-        let bare = bare(&order.stored.spec);
-        std::fs::create_dir_all(&place.dir).context("make the sandbox's directory")?;
-        if place.fresh {
-            let user = user_id(&order.built.template.user);
-            self.pool.create(&bare, order.stored.spec.limits.disk_gb, user)?;
-        } else {
-            self.ready_upper(order, &bare)?;
-        }
-        let record = place.dir.join("run.json");
-        let plan = self.plan(order, &bare, record.clone())?;
-        let (_, sockets) = self.keeper.launch(plan)?;
-        let record = crate::run_record::read(&record)?;
-        let record = record.context("the launcher left no run record")?;
-        if !place.fresh {
-            layout::forget(&self.layout.end(&bare))?;
-        }
-        Ok((record, sockets))
-    }
-
-    /// An upper that skipped flushing is whole as long as this boot lasts; after another boot its
-    /// content is anybody's guess and it begins anew.
-    fn ready_upper(&self, order: &Order, bare: &str) -> anyhow::Result<()> {
-        let upper = self.pool.path(Disk::Upper, bare);
-        let mark = upper.join("work/work/incompat/volatile");
-        if mark.exists() {
-            std::fs::remove_dir_all(&mark).context("forget the volatile mark")?;
-        }
-        let boot = upper.join("boot");
-        let same_boot = std::fs::read_to_string(&boot).is_ok_and(|text| text == self.boot_id);
-        if order.is_volatile() && !same_boot {
-            self.pool.remove(Disk::Upper, bare)?;
-        }
-        self.pool.create_upper(bare, self.upper_gb)
-    }
-
-    fn plan(&self, order: &Order, bare: &str, record: PathBuf) -> anyhow::Result<LaunchPlan> {
-        let limits = order.stored.spec.limits;
-        let mut plan = plan_of(&self.layout, &order.built, bare, limits)?;
-        plan.uid_base = order.uid_base;
-        plan.root.upper = self.pool.path(Disk::Upper, bare);
-        plan.root.volatile = order.is_volatile();
-        plan.workspace = self.pool.path(Disk::Workspace, bare);
-        plan.guest.binary.clone_from(&self.guest_program);
-        plan.egress = !order.policy.is_closed();
-        plan.record = record;
-        Ok(plan)
-    }
-
     /// The workspace is on the disk, then the reason is, then the run record goes.
     fn finish_stop(&self, id: SandboxId, reason: EndReason) -> anyhow::Result<()> {
         let bare = id.bare();
@@ -413,74 +340,4 @@ impl Inner {
             .context("note the boot")?;
         self.note_end(&bare, reason)
     }
-}
-
-impl Order {
-    fn is_volatile(&self) -> bool {
-        self.stored.spec.tier == model::Tier::Ephemeral
-    }
-
-    fn environment(&self) -> BTreeMap<String, String> {
-        environment(&self.built, &self.stored.spec)
-    }
-}
-
-/// What every launch has in common; the caller fills in the rest.
-pub(crate) fn plan_of(
-    layout: &Layout,
-    built: &Built,
-    name: &str,
-    limits: Limits,
-) -> anyhow::Result<LaunchPlan> {
-    let mut layers = vec![layout.etc_layer()];
-    layers.extend(built.layers.iter().cloned());
-    let host = built.template.name.as_str() == crate::template::HOST;
-    let binds = if host { vec![("/usr".into(), "usr".to_owned())] } else { Vec::new() };
-    Ok(LaunchPlan {
-        sandbox: name.to_owned(),
-        nonce: layout::random_hex::<16>()?,
-        uid_base: 0,
-        root: RootPlan {
-            layers,
-            binds,
-            upper: PathBuf::new(),
-            volatile: true,
-            mount_point: layout.mount_point(),
-        },
-        workspace: PathBuf::new(),
-        limits,
-        guest: GuestPlan {
-            binary: PathBuf::new(),
-            socket: layout.socket(name),
-            user: built.template.user.clone(),
-            workdir: "/workspace".to_owned(),
-            hostname: HOSTNAME.to_owned(),
-            no_new_privs: !built.sudo,
-        },
-        egress: false,
-        record: PathBuf::new(),
-    })
-}
-
-/// The template's, then the tenant's, then what says where one is.
-pub(super) fn environment(built: &Built, spec: &SandboxSpec) -> BTreeMap<String, String> {
-    let mut env = built.template.env.clone();
-    env.extend(spec.env.clone());
-    env.insert("BASTIDE_SANDBOX_ID".to_owned(), spec.id.to_string());
-    env
-}
-
-pub(super) fn not_built(spec: &SandboxSpec) -> Error {
-    Error::NotImplemented {
-        code: "template_not_built",
-        detail: format!(
-            "template {} is not built\nhint: bastide template build {}",
-            spec.template, spec.template
-        ),
-    }
-}
-
-/// Ours all have `user` at 1000; the workspace of any other account belongs to root.
-pub(crate) fn user_id(user: &str) -> u32 {
-    if user == "user" { 1000 } else { 0 }
 }

@@ -15,10 +15,10 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    pub(crate) fn open(root: PathBuf) -> anyhow::Result<Self> {
-        fs::create_dir_all(&root).with_context(|| format!("make {}", root.display()))?;
-        fs::set_permissions(&root, PermissionsExt::from_mode(0o700))?;
-        let root = fs::canonicalize(&root).context("find the data directory")?;
+    pub(crate) fn open(root: &Path) -> anyhow::Result<Self> {
+        fs::create_dir_all(root).with_context(|| format!("make {}", root.display()))?;
+        fs::set_permissions(root, PermissionsExt::from_mode(0o700))?;
+        let root = fs::canonicalize(root).context("find the data directory")?;
         let layout = Self { root };
         for dir in [
             "sandboxes",

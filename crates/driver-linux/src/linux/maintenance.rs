@@ -9,8 +9,8 @@ use driver::Maintenance;
 use guest_proto::{Address, Guest};
 use model::{Error, Result, SandboxId};
 
-use super::compute::plan_of;
 use super::layout;
+use super::order::plan_of;
 use super::{Inner, LinuxDriver};
 use crate::cgroup;
 use crate::plan::RunRecord;

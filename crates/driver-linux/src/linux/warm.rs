@@ -18,7 +18,8 @@ use model::{
 };
 use tokio::sync::Notify;
 
-use super::compute::{Place, Running, environment};
+use super::compute::Running;
+use super::order::{Place, environment};
 use super::stored::Stored;
 use super::{Inner, LinuxDriver};
 use crate::cgroup;

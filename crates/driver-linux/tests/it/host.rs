@@ -1,6 +1,13 @@
 //! A data directory, a keeper and a driver of a test's own; nothing of them is left afterwards,
 //! however the test ends.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    clippy::disallowed_methods,
+    reason = "support of tests: a panic is how it tells"
+)]
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

@@ -1,7 +1,12 @@
 //! Servers and keepers that die, and what their successors find.
 
+#![expect(clippy::unwrap_used, reason = "what tests share: a panic is how it tells")]
+
 mod needs_root {
+    use std::sync::mpsc::TryRecvError;
+
     use driver::{Driver, Launch};
+    use driver_linux::LinuxDriver;
     use model::{EndReason, Phase, Policy};
 
     use crate::host::{Host, create, kill, run, run_record, spec};
@@ -114,53 +119,103 @@ mod needs_root {
         driver.close().await;
     }
 
+    /// A create fails, leaves nothing, and the next one works once `mend` was called.
+    async fn check_failure(host: &Host, driver: &LinuxDriver, mend: impl FnOnce()) {
+        let launch = Launch { spec: spec("host"), policy: Policy::none() };
+        let refused = driver.create(launch).await.is_err();
+        mend();
+        assert!(refused);
+        assert!(driver.list().await.unwrap().is_empty());
+        let disks: Vec<_> = std::fs::read_dir(host.path().join("data/pool")).unwrap().collect();
+        assert!(disks.is_empty(), "{disks:?}");
+        let sockets = std::fs::read_dir(host.path().join("data/run/g")).unwrap().count();
+        assert_eq!(sockets, 0);
+        let fine = create(driver).await;
+        assert_eq!(run(driver, fine.id, "echo fine").await.1, "fine\n");
+        driver.remove(fine.id, EndReason::UserRequest).await.unwrap();
+    }
+
     #[tokio::test]
-    async fn a_launch_that_fails_leaves_nothing() {
+    async fn a_launch_whose_mounts_fail_leaves_nothing() {
         let host = Host::new();
         let driver = host.driver().await;
-        let hide = host.path().join("data/run/mnt/0");
-        let failures: [(&str, Box<dyn Fn(bool)>); 2] = [
-            ("a layer cannot be attached", {
-                let hide = hide.clone();
-                Box::new(move |broken| {
-                    let to = hide.with_extension("gone");
-                    if broken {
-                        std::fs::rename(&hide, &to).unwrap();
-                    } else {
-                        std::fs::rename(&to, &hide).unwrap();
-                    }
-                })
-            }),
-            ("the guest's program is no program", {
-                let dir = host.path().join("data/guest");
-                Box::new(move |broken| {
-                    let program = std::fs::read_dir(&dir).unwrap().flatten().map(|e| e.path());
-                    for path in program {
-                        let kept = std::path::PathBuf::from(format!("{}-kept", dir.display()));
-                        if broken {
-                            std::fs::copy(&path, &kept).unwrap();
-                            std::fs::write(&path, "#!/nothing").unwrap();
-                        } else {
-                            std::fs::copy(&kept, &path).unwrap();
-                        }
-                    }
-                })
-            }),
-        ];
-        for (what, set) in failures {
-            set(true);
-            let spec = spec("host");
-            let launch = Launch { spec: spec.clone(), policy: Policy::none() };
-            let error = driver.create(launch).await.err();
-            set(false);
-            assert!(error.is_some(), "{what}");
-            assert!(driver.list().await.unwrap().is_empty(), "{what}");
-            let pool: Vec<_> = std::fs::read_dir(host.path().join("data/pool")).unwrap().collect();
-            assert!(pool.is_empty(), "{what}: {pool:?}");
-        }
-        let fine = create(&driver).await;
-        assert_eq!(run(&driver, fine.id, "echo fine").await.1, "fine\n");
+        let place = host.path().join("data/run/mnt/0");
+        let hidden = place.with_extension("hidden");
+        std::fs::rename(&place, &hidden).unwrap();
+        check_failure(&host, &driver, || std::fs::rename(&hidden, &place).unwrap()).await;
         driver.close().await;
+    }
+
+    #[tokio::test]
+    async fn a_launch_whose_guest_does_not_start_leaves_nothing() {
+        let host = Host::new();
+        let driver = host.driver().await;
+        let mut programs = std::fs::read_dir(host.path().join("data/guest")).unwrap();
+        let program = programs.next().unwrap().unwrap().path();
+        let kept = std::fs::read(&program).unwrap();
+        std::fs::write(&program, "#!/nothing").unwrap();
+        check_failure(&host, &driver, || std::fs::write(&program, kept).unwrap()).await;
+        driver.close().await;
+    }
+
+    #[tokio::test]
+    async fn a_launch_whose_guest_dies_at_once_leaves_nothing() {
+        let host = Host::new();
+        let driver = host.driver().await;
+        let mut programs = std::fs::read_dir(host.path().join("data/guest")).unwrap();
+        let program = programs.next().unwrap().unwrap().path();
+        let kept = std::fs::read(&program).unwrap();
+        std::fs::copy("/bin/false", &program).unwrap();
+        check_failure(&host, &driver, || std::fs::write(&program, kept).unwrap()).await;
+        driver.close().await;
+    }
+
+    #[tokio::test]
+    async fn a_policy_opens_the_way_out_and_survives_a_restart() {
+        let host = Host::new();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (stop, stopped) = std::sync::mpsc::channel::<()>();
+        let server = std::thread::spawn(move || {
+            listener.set_nonblocking(true).unwrap();
+            while stopped.try_recv().is_err_and(|error| error == TryRecvError::Empty) {
+                let accepted = listener.accept();
+                let _ =
+                    accepted.and_then(|(mut c, _)| std::io::Write::write_all(&mut c, b"outside\n"));
+                std::thread::yield_now();
+            }
+        });
+        let policy =
+            Policy::parse(&[format!("127.0.0.1/32:{port}"), "outside.test".into()]).unwrap();
+        let mut policies = std::collections::BTreeMap::new();
+        policies.insert("default".parse().unwrap(), policy.clone());
+        let config = || {
+            let hosts = [("outside.test".to_owned(), vec!["127.0.0.1".parse().unwrap()])].into();
+            let mut config = host.config();
+            config.policies = policies.clone();
+            config.egress.resolver = driver_linux::egress::Resolver::fixed(hosts);
+            config
+        };
+        let ask = format!(
+            "python3 -c 'import socket; print(socket.create_connection((\"outside.test\", {port}), 3).recv(99).decode(), end=\"\")' 2>&1 | tail -1"
+        );
+        let driver = LinuxDriver::open(config()).await.unwrap();
+        let spec = create(&driver).await;
+        assert!(!run(&driver, spec.id, &ask).await.1.contains("outside\n"), "closed at first");
+        let update = driver::Update { name: None, policy: Some((spec.policy.clone(), policy)) };
+        driver.update(spec.id, update).await.unwrap();
+        assert_eq!(run(&driver, spec.id, &ask).await.1, "outside\n", "opened while it runs");
+        driver.close().await;
+        let driver = LinuxDriver::open(config()).await.unwrap();
+        assert_eq!(run(&driver, spec.id, &ask).await.1, "outside\n", "the next server carries it");
+        let names: Vec<_> = driver.access_log(spec.id).into_iter().map(|a| a.target).collect();
+        assert_eq!(names, ["outside.test"]);
+        let update = driver::Update { name: None, policy: Some((spec.policy, Policy::none())) };
+        driver.update(spec.id, update).await.unwrap();
+        assert!(!run(&driver, spec.id, &ask).await.1.contains("outside\n"), "closed again");
+        driver.close().await;
+        drop(stop);
+        server.join().unwrap();
     }
 
     #[tokio::test]
@@ -182,7 +237,7 @@ mod needs_root {
     async fn a_second_server_on_one_directory_is_refused() {
         let host = Host::new();
         let driver = host.driver().await;
-        let second = driver_linux::LinuxDriver::open(host.config()).await;
+        let second = LinuxDriver::open(host.config()).await;
         let error = second.err().expect("refused").to_string();
         assert!(error.contains("another server"), "{error}");
         driver.close().await;
@@ -193,7 +248,7 @@ mod needs_root {
         let host = Host::new();
         let mut config = host.config();
         config.warm.insert("host".parse().unwrap(), 2);
-        let driver = driver_linux::LinuxDriver::open(config).await.unwrap();
+        let driver = LinuxDriver::open(config).await.unwrap();
         let template = "host".parse().unwrap();
         let mut taken = Vec::new();
         for _ in 0..200 {

@@ -8,14 +8,14 @@ fn policy(rules: &[&str]) -> Policy {
 
 #[test]
 fn names_match_exactly_or_below_and_by_port() {
-    let p = policy(&["example.com:443", "*.pypi.org"]);
+    let p = policy(&["example.com:443", "*.packages.example"]);
     assert!(p.allows("example.com", 443));
     assert!(p.allows("EXAMPLE.com.", 443));
     assert!(!p.allows("example.com", 80));
     assert!(!p.allows("www.example.com", 443));
-    assert!(p.allows("files.pypi.org", 1));
-    assert!(!p.allows("pypi.org", 443));
-    assert!(!p.allows("evilpypi.org", 443));
+    assert!(p.allows("files.packages.example", 1));
+    assert!(!p.allows("packages.example", 443));
+    assert!(!p.allows("evilpackages.example", 443));
     assert!(p.allows_name("example.com") && !p.allows_name("example.org"));
     assert!(!p.allows_address("93.184.216.34".parse().unwrap(), 443));
 }

@@ -35,7 +35,7 @@ pub(crate) struct TestServer {
 
 impl Setup {
     pub(crate) fn new() -> Self {
-        let text = "drain_seconds = 2\n[policies]\ndefault = ['pypi.org:443']\n";
+        let text = "drain_seconds = 2\n[policies]\ndefault = ['packages.example:443']\n";
         Self {
             config: toml::from_str(text).unwrap(),
             clock: Clock::system(),

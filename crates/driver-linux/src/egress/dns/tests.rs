@@ -10,7 +10,8 @@ use super::*;
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(198, 18, 1, 2);
 
 fn policy() -> Policy {
-    Policy::parse(&["example.com".into(), "*.pypi.org:443".into(), "10.0.0.0/8".into()]).unwrap()
+    Policy::parse(&["example.com".into(), "*.packages.example:443".into(), "10.0.0.0/8".into()])
+        .unwrap()
 }
 
 fn query(name: &str, kind: TYPE) -> Vec<u8> {
@@ -49,7 +50,7 @@ fn check(query: &[u8], code: RCODE, addresses: &[Ipv4Addr]) {
 fn allowed_names_get_the_address_that_stands_for_them() {
     check(&query("example.com", TYPE::A), RCODE::NoError, &[ADDRESS]);
     check(&query("EXAMPLE.com", TYPE::A), RCODE::NoError, &[ADDRESS]);
-    check(&query("files.pypi.org", TYPE::A), RCODE::NoError, &[ADDRESS]);
+    check(&query("files.packages.example", TYPE::A), RCODE::NoError, &[ADDRESS]);
     check(&query("localhost", TYPE::A), RCODE::NoError, &[Ipv4Addr::LOCALHOST]);
 }
 
@@ -62,7 +63,9 @@ fn other_records_of_allowed_names_are_empty() {
 
 #[test]
 fn refused_names_do_not_exist_and_are_logged() {
-    for name in ["example.org", "pypi.org", "a.example.com", "10.0.0.1", "1.0.0.10.in-addr.arpa"] {
+    for name in
+        ["example.org", "packages.example", "a.example.com", "10.0.0.1", "1.0.0.10.in-addr.arpa"]
+    {
         check(&query(name, TYPE::A), RCODE::NameError, &[]);
     }
     let mut refused = Vec::new();

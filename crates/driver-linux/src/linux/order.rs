@@ -1,0 +1,155 @@
+//! What one launch takes: from a stored spec and a template to a plan for the keeper.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use anyhow::Context;
+use model::{Error, Limits, Policy, Result, SandboxSpec};
+
+use super::layout::{self, HOSTNAME, Layout};
+use super::stored::Stored;
+use super::{Inner, bare};
+use crate::egress::Sockets;
+use crate::plan::{GuestPlan, LaunchPlan, RootPlan, RunRecord};
+use crate::pool::Disk;
+use crate::template::Built;
+
+/// What one launch needs beside the stored spec.
+pub(super) struct Order {
+    pub(super) stored: Stored,
+    pub(super) built: Built,
+    pub(super) policy: Policy,
+    pub(super) uid_base: u32,
+}
+
+/// Where a launch writes its run record, and whether the disks are to be made.
+pub(super) struct Place {
+    pub(super) dir: PathBuf,
+    pub(super) fresh: bool,
+}
+
+impl Inner {
+    pub(super) fn order(&self, stored: Stored, built: Built, policy: Policy) -> Result<Order> {
+        let uid_base = self.slots().take()?;
+        Ok(Order { stored, built, policy, uid_base })
+    }
+
+    pub(super) fn launch_blocking(
+        &self,
+        order: &Order,
+        place: &Place,
+    ) -> Result<(RunRecord, Option<Sockets>)> {
+        let bare = bare(&order.stored.spec);
+        std::fs::create_dir_all(&place.dir).context("make the sandbox's directory")?;
+        if place.fresh {
+            let user = user_id(&order.built.template.user);
+            self.pool.create(&bare, order.stored.spec.limits.disk_gb, user)?;
+        } else {
+            self.ready_upper(order, &bare)?;
+        }
+        let record = place.dir.join("run.json");
+        let plan = self.plan(order, &bare, record.clone())?;
+        let (_, sockets) = self.keeper.launch(plan)?;
+        let record = crate::run_record::read(&record)?;
+        let record = record.context("the launcher left no run record")?;
+        if !place.fresh {
+            layout::forget(&self.layout.end(&bare))?;
+        }
+        Ok((record, sockets))
+    }
+
+    /// An upper that skipped flushing is whole as long as this boot lasts; after another boot its
+    /// content is anybody's guess and it begins anew.
+    fn ready_upper(&self, order: &Order, bare: &str) -> anyhow::Result<()> {
+        let upper = self.pool.path(Disk::Upper, bare);
+        let mark = upper.join("work/work/incompat/volatile");
+        if mark.exists() {
+            std::fs::remove_dir_all(&mark).context("forget the volatile mark")?;
+        }
+        let boot = upper.join("boot");
+        let same_boot = std::fs::read_to_string(&boot).is_ok_and(|text| text == self.boot_id);
+        if order.is_volatile() && !same_boot {
+            self.pool.remove(Disk::Upper, bare)?;
+        }
+        self.pool.create_upper(bare, self.upper_gb)
+    }
+
+    fn plan(&self, order: &Order, bare: &str, record: PathBuf) -> anyhow::Result<LaunchPlan> {
+        let limits = order.stored.spec.limits;
+        let mut plan = plan_of(&self.layout, &order.built, bare, limits)?;
+        plan.uid_base = order.uid_base;
+        plan.root.upper = self.pool.path(Disk::Upper, bare);
+        plan.root.volatile = order.is_volatile();
+        plan.workspace = self.pool.path(Disk::Workspace, bare);
+        plan.guest.binary.clone_from(&self.guest_program);
+        plan.egress = !order.policy.is_closed();
+        plan.record = record;
+        Ok(plan)
+    }
+}
+
+impl Order {
+    fn is_volatile(&self) -> bool {
+        self.stored.spec.tier == model::Tier::Ephemeral
+    }
+}
+
+/// What every launch has in common; the caller fills in the rest.
+pub(crate) fn plan_of(
+    layout: &Layout,
+    built: &Built,
+    name: &str,
+    limits: Limits,
+) -> anyhow::Result<LaunchPlan> {
+    let mut layers = vec![layout.etc_layer()];
+    layers.extend(built.layers.iter().cloned());
+    let host = built.template.name.as_str() == crate::template::HOST;
+    let binds = if host { vec![("/usr".into(), "usr".to_owned())] } else { Vec::new() };
+    Ok(LaunchPlan {
+        sandbox: name.to_owned(),
+        nonce: layout::random_hex::<16>()?,
+        uid_base: 0,
+        root: RootPlan {
+            layers,
+            binds,
+            upper: PathBuf::new(),
+            volatile: true,
+            mount_point: layout.mount_point(),
+        },
+        workspace: PathBuf::new(),
+        limits,
+        guest: GuestPlan {
+            binary: PathBuf::new(),
+            socket: layout.socket(name),
+            user: built.template.user.clone(),
+            workdir: "/workspace".to_owned(),
+            hostname: HOSTNAME.to_owned(),
+            no_new_privs: !built.sudo,
+        },
+        egress: false,
+        record: PathBuf::new(),
+    })
+}
+
+/// The template's, then the tenant's, then what says where one is.
+pub(super) fn environment(built: &Built, spec: &SandboxSpec) -> BTreeMap<String, String> {
+    let mut env = built.template.env.clone();
+    env.extend(spec.env.clone());
+    env.insert("BASTIDE_SANDBOX_ID".to_owned(), spec.id.to_string());
+    env
+}
+
+pub(super) fn not_built(spec: &SandboxSpec) -> Error {
+    Error::NotImplemented {
+        code: "template_not_built",
+        detail: format!(
+            "template {} is not built\nhint: bastide template build {}",
+            spec.template, spec.template
+        ),
+    }
+}
+
+/// Ours all have `user` at 1000; the workspace of any other account belongs to root.
+pub(crate) fn user_id(user: &str) -> u32 {
+    if user == "user" { 1000 } else { 0 }
+}
