@@ -150,6 +150,10 @@ impl Machine {
         }
         if undone {
             self.core.registry.remove(self.cell.id);
+        } else {
+            // What is left is in nobody's way.
+            let name = self.state.borrow().spec.name.clone();
+            self.core.registry.free_name(&self.cell, &name);
         }
         let _ = reply.send(Err(failure));
     }

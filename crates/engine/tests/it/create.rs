@@ -102,6 +102,8 @@ async fn what_a_failed_launch_left_is_removed_by_the_sweep() {
     assert_eq!(fixture.driver.count(), 1);
     let leftover = fixture.engine.list(&alice()).await.unwrap().sandboxes.remove(0);
     assert_eq!(leftover.phase, Phase::Deleting, "what is left is shown");
+    let again = fixture.create(named("mine")).await.unwrap();
+    fixture.engine.delete(&alice(), &by_id(&again)).await.unwrap();
     for _ in 0..50 {
         fixture.pass(10).await;
         if fixture.driver.count() == 0 {
