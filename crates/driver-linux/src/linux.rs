@@ -306,6 +306,10 @@ impl Driver for LinuxDriver {
         self.inner.warm().take(template, &built.template.digest)
     }
 
+    fn return_warm(&self, id: SandboxId) {
+        self.inner.warm().give_back(id);
+    }
+
     async fn create(&self, launch: Launch) -> Result<Observed> {
         self.create_sandbox(launch).await
     }

@@ -119,6 +119,11 @@ pub trait Driver: Send + Sync + 'static {
         None
     }
 
+    /// Gives back what [`Driver::take_warm`] reserved and no `create` will claim.
+    fn return_warm(&self, id: SandboxId) {
+        let _ = id;
+    }
+
     /// Makes the sandbox and starts it; answers when its guest does. `Conflict` when the id exists.
     async fn create(&self, launch: Launch) -> Result<Observed>;
 

@@ -146,17 +146,24 @@ impl Engine {
         resolved: &Resolved,
         request: &mut Option<RequestClaim>,
     ) -> Result<Sandbox> {
-        let state = first_state(resolved);
+        let mut spec = resolved.spec.clone();
+        // A sandbox that waits has its id already.
+        let driver = &resolved.pool.driver;
+        let waits = driver.take_warm(&spec.template, spec.tier);
+        if let Some(id) = waits {
+            spec.id = id;
+        }
+        let state = first_state(&spec, &resolved.rootfs);
         let (cell, machine) = machine::make(&self.core, state, Arc::clone(&resolved.pool));
         let quota = self.core.config.quota(caller.plan);
-        self.core.registry.reserve(&cell, &quota, self.core.now())?;
+        let reserved = self.core.registry.reserve(&cell, &quota, self.core.now());
+        if let (Err(_), Some(id)) = (&reserved, waits) {
+            driver.return_warm(id);
+        }
+        reserved?;
         let (reply, answer) = oneshot::channel();
-        let order = LaunchOrder {
-            spec: resolved.spec.clone(),
-            policy: resolved.policy.clone(),
-            request: request.take(),
-            reply,
-        };
+        let order =
+            LaunchOrder { spec, policy: resolved.policy.clone(), request: request.take(), reply };
         machine.spawn(First::Launch(Box::new(order)));
         let answered = answer.await.context("wait for the launch")?;
         answered.map_err(|(failure, unused)| {
@@ -227,16 +234,16 @@ fn recall(text: &str) -> Result<Sandbox> {
     })
 }
 
-fn first_state(resolved: &Resolved) -> State {
+fn first_state(spec: &SandboxSpec, rootfs: &Arc<str>) -> State {
     State {
-        spec: Arc::new(resolved.spec.clone()),
+        spec: Arc::new(spec.clone()),
         phase: Phase::Creating,
         generation: 1,
         incarnation: None,
         started_at: None,
         end_reason: None,
         destroyed_at: None,
-        rootfs: Arc::clone(&resolved.rootfs),
+        rootfs: Arc::clone(rootfs),
         guest: None,
     }
 }

@@ -34,6 +34,7 @@ const FILL_PAUSE: Duration = Duration::from_secs(5);
 /// One waiting sandbox.
 pub(super) struct Member {
     id: SandboxId,
+    template: TemplateName,
     running: Running,
     limits: Limits,
     digest: String,
@@ -74,6 +75,12 @@ impl Warm {
         self.taken.insert(id, (member, Timestamp::now()));
         self.wanted.notify_one();
         Some(id)
+    }
+
+    pub(super) fn give_back(&mut self, id: SandboxId) {
+        if let Some((member, _)) = self.taken.remove(&id) {
+            self.waiting.entry(member.template.clone()).or_default().push_front(member);
+        }
     }
 
     pub(super) fn is_taken(&self, id: SandboxId) -> bool {
@@ -195,7 +202,7 @@ impl LinuxDriver {
         let uid_base = order.uid_base;
         let place = Place { dir: self.inner.layout.warm(&id.bare()), fresh: true };
         match self.launch(order, place).await {
-            Ok(running) => Ok(Member { id, running, limits, digest }),
+            Ok(running) => Ok(Member { id, template: template.clone(), running, limits, digest }),
             Err(error) => {
                 self.inner.slots().give_back(uid_base);
                 let inner = Arc::clone(&self.inner);
