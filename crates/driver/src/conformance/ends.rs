@@ -90,7 +90,8 @@ pub(super) async fn a_paused_sandbox_can_be_stopped_and_removed(bench: &Bench) {
 pub(super) async fn eating_memory_ends_and_is_counted(bench: &Bench) {
     let id = bench.create().await.spec.id;
     let guest = bench.guest(id);
-    let command = super::bench::start("head -c 1000000000 /dev/zero | tail -c 900000000 >/dev/null; exit $?");
+    let command =
+        super::bench::start("head -c 1000000000 /dev/zero | tail -c 900000000 >/dev/null; exit $?");
     let eaten = async {
         let frames = guest.exec(&command).await?;
         futures_util::StreamExt::collect::<Vec<_>>(frames).await.into_iter().next_back().transpose()

@@ -202,9 +202,12 @@ async fn a_failed_create_is_told_with_its_reason() {
     let fixture = Fixture::new().await;
     fixture.driver.fail(Step::BootGuest, 1);
     fixture.create(image()).await.unwrap_err();
-    let backlog = fixture.store().backlog(&alice().owner, Some(store::EventId(0)), 10).await;
-    let told: Vec<_> = backlog.unwrap().events.into_iter().map(|stored| stored.event).collect();
-    assert_eq!(told.last().unwrap().kind, EventKind::CreateFailed);
-    assert_eq!(told.last().unwrap().reason, Some(EndReason::CreateFailed));
+    let mut events = fixture.engine.events(&alice(), Some(engine::EventId(0))).await.unwrap();
+    for (kind, reason) in
+        [(EventKind::Created, None), (EventKind::CreateFailed, Some(EndReason::CreateFailed))]
+    {
+        let told = crate::events::event(&mut events).await.event;
+        assert_eq!((told.kind, told.reason), (kind, reason));
+    }
     assert!(fixture.driver.list().await.unwrap().iter().all(|seen| seen.tombstone.is_some()));
 }

@@ -14,7 +14,7 @@ async fn next(events: &mut EventStream) -> Told {
     next.await.expect("something is told").unwrap().unwrap()
 }
 
-async fn event(events: &mut EventStream) -> StoredEvent {
+pub(crate) async fn event(events: &mut EventStream) -> StoredEvent {
     match next(events).await {
         Told::Event(stored) => stored,
         Told::Lost => panic!("nothing was lost"),
