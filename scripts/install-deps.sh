@@ -41,3 +41,18 @@ if [ "$1" = test ] && ! cargo nextest --version >/dev/null 2>&1; then
   echo "installing cargo-nextest"
   cargo install --quiet --locked cargo-nextest
 fi
+# The published clients that the guest has to keep working with.
+if [ "$1" = test ]; then
+  cd "$(dirname "$0")/../tests-sdk"
+  if ! [ venv/installed -nt requirements.txt ]; then
+    echo "installing the Python client"
+    python3 -m venv venv
+    venv/bin/pip install --quiet --disable-pip-version-check --requirement requirements.txt
+    touch venv/installed
+  fi
+  if ! [ node_modules/installed -nt package.json ]; then
+    echo "installing the Node client"
+    npm install --silent --no-audit --no-fund
+    touch node_modules/installed
+  fi
+fi

@@ -221,7 +221,8 @@ def compressed_transfers_work(sandbox):
 def the_async_client_streams_and_watches(_):
     async def run():
         sandbox = await AsyncSandbox.create()
-        path = f"smoke-{uuid.uuid4().hex}"
+        # Absolute: commands begin in the working directory, files in the home.
+        path = f"/tmp/smoke-{uuid.uuid4().hex}"
         await sandbox.files.make_dir(path)
         events = []
         handle = await sandbox.files.watch_dir(path, on_event=events.append)
@@ -230,7 +231,10 @@ def the_async_client_streams_and_watches(_):
             f"for i in 1 2 3; do echo $i; touch {path}/$i; sleep 0.05; done",
             on_stdout=lines.append,
         )
-        await asyncio.sleep(0.3)
+        for _ in range(100):
+            if {event.name for event in events} == {"1", "2", "3"}:
+                break
+            await asyncio.sleep(0.1)
         await handle.stop()
         assert result.stdout == "1\n2\n3\n", result
         assert "".join(lines) == "1\n2\n3\n", lines

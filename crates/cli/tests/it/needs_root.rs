@@ -1,10 +1,12 @@
 //! Every command of the client against a real server with real sandboxes, made from the template
 //! `host`, which needs no building.
 
+mod clients;
 mod commands;
 mod files;
 mod operator;
 mod run;
+mod sdk;
 mod standard;
 
 use std::io::Write;
