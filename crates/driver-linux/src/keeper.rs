@@ -81,6 +81,8 @@ struct Keeper {
     /// Children that ended before their registration was read.
     early: HashMap<i32, i32>,
     egress: HashMap<String, Sockets>,
+    /// Asked to end: does so once its launchers are gone and their cgroups with them.
+    quitting: bool,
 }
 
 fn run(dir: &Path) -> anyhow::Result<()> {
@@ -116,11 +118,13 @@ fn run(dir: &Path) -> anyhow::Result<()> {
         spares: Vec::new(),
         early: HashMap::new(),
         egress: HashMap::new(),
+        quitting: false,
     };
     std::fs::create_dir_all(&keeper.exits).context("make the directory of exits")?;
-    loop {
+    while !(keeper.quitting && keeper.launchers.is_empty() && keeper.guests.is_empty()) {
         keeper.turn(&listener, &children)?;
     }
+    std::fs::remove_file(&path).context("remove the keeper socket")
 }
 
 /// One keeper a directory: the lock is held for the life of the process.
@@ -144,7 +148,8 @@ impl Keeper {
             PollFd::new(&self.register.0, PollFlags::IN),
         ];
         // New spares are made when nobody waits for anything.
-        let pause = (self.spares.len() < SPARES).then_some(&SPARE_PAUSE);
+        let wants_more = !self.quitting && self.spares.len() < SPARES;
+        let pause = wants_more.then_some(&SPARE_PAUSE);
         match poll(&mut fds, pause) {
             Ok(0) => {
                 self.add_spare();
@@ -189,6 +194,14 @@ impl Keeper {
             Request::Busy => {
                 let incarnations = self.launchers.values().cloned().collect();
                 answer(connection, &Reply::Busy { incarnations }, &[]);
+            }
+            Request::Quit if self.guests.is_empty() => {
+                self.quitting = true;
+                self.spares.clear();
+                answer(connection, &Reply::Done, &[]);
+            }
+            Request::Quit => {
+                answer(connection, &failed("quit", &anyhow::anyhow!("sandboxes run")), &[]);
             }
             Request::Launch(plan) => self.start_launch(&plan, connection),
             Request::Egress { incarnation, pid } => match self.egress.get(&incarnation) {

@@ -84,6 +84,8 @@ pub(crate) enum Request {
     },
     /// The incarnations whose cgroups are the keeper's: waiting launchers, and launches under way.
     Busy,
+    /// End, if nothing runs.
+    Quit,
 }
 
 /// What it answers. Descriptors of egress sockets travel beside the answer.

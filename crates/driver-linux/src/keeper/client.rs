@@ -105,6 +105,21 @@ impl KeeperClient {
         }
     }
 
+    /// Ends the keeper if nothing runs; answers once it is gone. Blocking.
+    pub(crate) fn quit(&self) -> anyhow::Result<()> {
+        match self.ask(&Request::Quit)? {
+            (Reply::Done, _) => {}
+            (other, _) => bail!("the keeper answered {other:?}"),
+        }
+        for _ in 0..1000 {
+            if !socket_path(&self.dir).exists() {
+                return Ok(());
+            }
+            pause();
+        }
+        bail!("the keeper does not end")
+    }
+
     /// The incarnations whose cgroups are the keeper's own business now.
     pub(crate) fn busy(&self) -> model::Result<Vec<String>> {
         match self.ask_started(&Request::Busy)? {
