@@ -63,6 +63,7 @@ impl Contender for Floor {
         };
         let time = |nanos: &u64| Some(Duration::from_nanos(*nanos));
         Ok(Cycle {
+            create: None,
             first: time(first),
             exec: time(again),
             pause: time(pause),

@@ -19,6 +19,8 @@ pub(crate) use oci::serve as serve_runner;
 /// One measured cycle. Parts that a contender cannot do apart are absent.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Cycle {
+    /// Until it says that the sandbox is there.
+    pub(super) create: Option<Duration>,
     /// From the start to the answer of the first command.
     pub(super) first: Option<Duration>,
     /// A further command in the same sandbox.
