@@ -33,6 +33,8 @@ pub use accounts::Accounts;
 pub use http::Listener;
 pub use reaper::Orphans;
 pub use sys::adopt_fd;
+#[cfg(target_env = "gnu")]
+pub use sys::keep_memory_small;
 
 /// What the launcher decides.
 #[derive(Debug)]

@@ -25,6 +25,8 @@ fn main() -> ExitCode {
 }
 
 fn run() -> std::io::Result<()> {
+    #[cfg(target_env = "gnu")]
+    guestd::keep_memory_small();
     // Nobody inside reads our memory or descriptors, short of root.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     fill_standard_descriptors()?;

@@ -1,10 +1,13 @@
-//! The only unsafe code of the guest: making a child the vfork way, and promises about
-//! descriptors. Everything else goes through rustix.
+//! The only unsafe code of the guest: making a child the vfork way, promises about descriptors, and
+//! options of the allocator. Everything else goes through rustix.
 
 mod adopt;
+mod memory;
 mod spawn;
 mod watched;
 
 pub use self::adopt::adopt_fd;
+#[cfg(target_env = "gnu")]
+pub use self::memory::keep_memory_small;
 pub(crate) use self::spawn::{Child, Credentials, SpawnError, Step, spawn};
 pub(crate) use self::watched::watched;
