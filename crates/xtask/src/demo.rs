@@ -43,7 +43,13 @@ struct Demo {
 impl Demo {
     fn steps(&mut self, instance: &mut Instance) -> anyhow::Result<()> {
         self.step("start the server", || instance.start())?;
-        let instance = &*instance;
+        self.work(instance)?;
+        self.step("kill -9 the server and the keeper, start again", || crash(instance))?;
+        self.step("find the sandbox as it was, its processes too", || went_on(instance))?;
+        self.stop_and_start(instance)
+    }
+
+    fn work(&mut self, instance: &Instance) -> anyhow::Result<()> {
         self.step("build the template standard", || build_template(instance))?;
         self.step("make a sandbox from it", || create(instance))?;
         let sales = sales::make();
@@ -58,12 +64,15 @@ impl Demo {
         let report = self.files.join("report.json");
         self.step("download its result and check it", || {
             download(instance, &report, &sales.expected)
-        })?;
+        })
+    }
+
+    fn stop_and_start(&mut self, instance: &Instance) -> anyhow::Result<()> {
+        let report = self.files.join("report.json");
         self.step("stop the sandbox", || change(instance, "stop", "stopped"))?;
         self.step("start it again", || change(instance, "start", "running"))?;
         self.step("find the workspace as it was", || survived(instance, &report))?;
-        self.step("destroy the sandbox", || destroy(instance))?;
-        Ok(())
+        self.step("destroy the sandbox", || destroy(instance))
     }
 
     /// Does one thing, checks it, and prints what it did and how long it took.
@@ -157,6 +166,28 @@ fn download(instance: &Instance, to: &Path, expected: &Value) -> anyhow::Result<
     let report: Value = serde_json::from_slice(&text).context("parse the downloaded report")?;
     ensure!(report == *expected, "the report is {report}, not {expected}");
     Ok(format!("{} regions, every total right", expected.as_object().map_or(0, |map| map.len())))
+}
+
+fn crash(instance: &mut Instance) -> anyhow::Result<String> {
+    instance.bastide(&[
+        "sandbox",
+        "exec",
+        SANDBOX,
+        "--",
+        "nohup sleep 1000 >/dev/null 2>&1 & echo $! > /workspace/pid",
+    ])?;
+    instance.kill_server()?;
+    instance.end_keeper()?;
+    instance.start()
+}
+
+fn went_on(instance: &Instance) -> anyhow::Result<String> {
+    let now = instance.json(&["sandbox", "get", SANDBOX])?;
+    ensure!(now["state"] == "running", "its state is {}", now["state"]);
+    let command = "tr '\\0' ' ' < /proc/$(cat /workspace/pid)/cmdline";
+    let said = instance.bastide(&["sandbox", "exec", SANDBOX, "--", command])?;
+    ensure!(said.trim_end() == "sleep 1000", "inside runs {said:?}");
+    Ok("it never noticed".into())
 }
 
 fn change(instance: &Instance, verb: &str, state: &str) -> anyhow::Result<String> {

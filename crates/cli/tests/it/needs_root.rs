@@ -3,6 +3,7 @@
 
 mod clients;
 mod commands;
+mod crashes;
 mod files;
 mod operator;
 mod run;

@@ -85,6 +85,13 @@ impl Instance {
         self.output(arguments)?.status.code().context("it was killed")
     }
 
+    /// `kill -9` of the server. Its sandboxes go on.
+    pub(crate) fn kill_server(&mut self) -> anyhow::Result<()> {
+        let mut server = self.server.take().context("no server runs")?;
+        server.kill().context("kill the server")?;
+        server.wait().context("wait for the server").map(drop)
+    }
+
     /// Ends the server, which must end well, and removes everything.
     pub(crate) fn finish(mut self) -> anyhow::Result<()> {
         self.finished = true;
@@ -97,7 +104,8 @@ impl Instance {
             None => Ok(()),
         };
         let stopped = stopped.with_context(|| format!("the server's log:\n{}", tail(&self.log())));
-        let ended = self.end_guests().and(self.end_keeper());
+        // The keeper first: it would make new launchers in the place of killed ones.
+        let ended = self.end_keeper().and(self.end_guests());
         let unmounted = unmount_below(&self.dir);
         // Never into a mount that would not go.
         if unmounted.is_ok() {
@@ -124,8 +132,8 @@ impl Instance {
         Ok(())
     }
 
-    /// The keeper outlives servers on purpose; this one has nothing left to keep.
-    fn end_keeper(&self) -> anyhow::Result<()> {
+    /// `kill -9` of the keeper. It outlives servers on purpose, and sandboxes outlive it.
+    pub(crate) fn end_keeper(&self) -> anyhow::Result<()> {
         let data = self.data();
         for pid in processes_of(&data)? {
             // It may have ended in between.
