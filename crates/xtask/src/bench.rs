@@ -199,6 +199,7 @@ fn side_by_side(
             clock::pause(Duration::from_millis(100));
             // The first round is for caches.
             if round > 0 {
+                times.create.push(cycle.create);
                 times.first.push(cycle.first);
                 times.exec.push(cycle.exec);
                 times.pause.push(cycle.pause);

@@ -180,6 +180,7 @@ impl Contender for Ours {
         let http = &mut self.http;
         let watch = Stopwatch::start();
         let id = create(http, self.template)?;
+        let created = watch.time();
         exec(http, &id)?;
         let first = watch.time();
         remove(http, &id)?;
@@ -191,7 +192,7 @@ impl Contender for Ours {
         let exec = timed(exec)?;
         let pause = timed(|http, id| post(http, id, "pause"))?;
         let resume = timed(|http, id| post(http, id, "resume"))?;
-        Ok(Cycle { first: Some(first), exec, pause, resume, whole })
+        Ok(Cycle { create: Some(created), first: Some(first), exec, pause, resume, whole })
     }
 }
 

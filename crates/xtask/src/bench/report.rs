@@ -18,6 +18,7 @@ pub(super) struct Finding {
 #[derive(Default)]
 pub(super) struct Times {
     pub(super) name: &'static str,
+    pub(super) create: Samples,
     pub(super) first: Samples,
     pub(super) exec: Samples,
     pub(super) pause: Samples,
@@ -54,10 +55,18 @@ impl Report {
             say::line(&format!("- {name}: {value}"));
         }
         say::line("\nTimes in ms: median / min / p99.\n");
-        let head = ["", "create → first exec", "create, exec, destroy", "exec", "pause", "resume"];
+        let head = [
+            "",
+            "create",
+            "create → first exec",
+            "create, exec, destroy",
+            "exec",
+            "pause",
+            "resume",
+        ];
         let rows = self.times.iter().map(|times| {
-            let Times { name, first, exec, pause, resume, whole } = times;
-            let cells = [first, whole, exec, pause, resume].map(Samples::shown);
+            let Times { name, create, first, exec, pause, resume, whole } = times;
+            let cells = [create, first, whole, exec, pause, resume].map(Samples::shown);
             [(*name).to_owned()].into_iter().chain(cells).collect()
         });
         table(&head, rows.collect());
@@ -100,9 +109,9 @@ impl Report {
 
 impl Times {
     fn json(&self) -> Value {
-        let Self { name, first, exec, pause, resume, whole } = self;
+        let Self { name, create, first, exec, pause, resume, whole } = self;
         json!({
-            "name": name, "create_to_first_exec": first.json(), "exec": exec.json(),
+            "name": name, "create": create.json(), "create_to_first_exec": first.json(), "exec": exec.json(),
             "pause": pause.json(), "resume": resume.json(), "create_exec_destroy": whole.json(),
         })
     }

@@ -61,6 +61,7 @@ impl Contender for Docker {
         let watch = Stopwatch::start();
         let id = create(&mut self.http, &["/bin/sleep", "60"])?;
         start(&mut self.http, &id)?;
+        let created = watch.time();
         exec(&mut self.http, &id)?;
         let first = watch.time();
         let path = format!("/containers/{id}?force=1");
@@ -77,6 +78,7 @@ impl Contender for Docker {
         };
         let (pause, resume) = (post("pause")?, post("unpause")?);
         Ok(Cycle {
+            create: Some(created),
             first: Some(first),
             exec: Some(again),
             pause: Some(pause),

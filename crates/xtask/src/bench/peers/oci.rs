@@ -67,7 +67,13 @@ impl Contender for Oci {
         let exec = self.call(&["exec", "bastide-bench-standing", "/bin/true"])?;
         let pause = self.call(&["pause", "bastide-bench-standing"])?;
         let resume = self.call(&["resume", "bastide-bench-standing"])?;
-        Ok(Cycle { first: None, exec: Some(exec), pause: Some(pause), resume: Some(resume), whole })
+        Ok(Cycle {
+            exec: Some(exec),
+            pause: Some(pause),
+            resume: Some(resume),
+            whole,
+            ..Cycle::default()
+        })
     }
 }
 
