@@ -2,6 +2,7 @@
 //! all of them over a crash of the server.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::Barrier;
 use std::time::Duration;
 
@@ -121,23 +122,24 @@ impl Holdings {
     /// After time for what is torn down behind the answer.
     fn settled(server: &Server) -> anyhow::Result<Self> {
         pause(Duration::from_secs(3));
-        let entries = fs::read_dir("/proc")?.flatten();
-        let is_process = |name: &std::ffi::OsStr| name.as_encoded_bytes()[0].is_ascii_digit();
+        let own = server.data().display().to_string();
+        let mounts = fs::read_to_string("/proc/self/mountinfo")?;
+        let cgroups = super::leftovers::cgroups(server.data());
         Ok(Self {
-            mounts: fs::read_to_string("/proc/self/mountinfo")?.lines().count(),
-            cgroups: super::tree::unified().map_or(0, |dir| directories_below(&dir)),
+            mounts: mounts.lines().filter(|line| line.contains(&own)).count(),
+            cgroups: cgroups.iter().map(|dir| directories_below(dir)).sum(),
             descriptors: fs::read_dir(format!("/proc/{}/fd", server.pid()))?.count(),
-            processes: entries.filter(|entry| is_process(&entry.file_name())).count(),
+            processes: cgroups.iter().map(|dir| processes_below(dir)).sum(),
         })
     }
 
-    /// Some slack for the machine's other processes and for idle connections.
+    /// With some slack for idle connections, and for launchers that wait.
     fn grew_beyond(&self, before: &Self) -> Option<String> {
         let grown = [
-            ("mounts", self.mounts, before.mounts, 2),
-            ("cgroups", self.cgroups, before.cgroups, 2),
+            ("mounts", self.mounts, before.mounts, 0),
+            ("cgroups", self.cgroups, before.cgroups, 8),
             ("descriptors of the server", self.descriptors, before.descriptors, 16),
-            ("processes", self.processes, before.processes, 16),
+            ("processes", self.processes, before.processes, 8),
         ];
         let grown = grown.into_iter().filter(|(_, now, then, slack)| *now > then + slack);
         let words: Vec<String> =
@@ -153,10 +155,19 @@ impl std::fmt::Display for Holdings {
     }
 }
 
-fn directories_below(dir: &std::path::Path) -> usize {
+fn directories_below(dir: &Path) -> usize {
+    subdirectories(dir).map(|below| 1 + directories_below(&below)).sum()
+}
+
+fn processes_below(dir: &Path) -> usize {
+    let here = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default().lines().count();
+    here + subdirectories(dir).map(|below| processes_below(&below)).sum::<usize>()
+}
+
+fn subdirectories(dir: &Path) -> impl Iterator<Item = PathBuf> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     let dirs = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-    dirs.map(|entry| 1 + directories_below(&entry.path())).sum()
+    dirs.map(|entry| entry.path())
 }
 
 /// Memory of `count` idle sandboxes, each of which then answers; then the server is killed, and the next
