@@ -2,6 +2,7 @@
 //! options of the allocator. Everything else goes through rustix.
 
 mod adopt;
+mod clone;
 mod memory;
 mod spawn;
 mod watched;
@@ -9,5 +10,5 @@ mod watched;
 pub use self::adopt::adopt_fd;
 #[cfg(target_env = "gnu")]
 pub use self::memory::keep_memory_small;
-pub(crate) use self::spawn::{Child, Credentials, SpawnError, Step, spawn};
+pub(crate) use self::spawn::{Child, ChildCgroup, Credentials, SpawnError, Step, spawn};
 pub(crate) use self::watched::watched;

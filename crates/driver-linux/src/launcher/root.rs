@@ -87,6 +87,7 @@ pub(crate) fn enter(trees: &Trees, volatile: bool) -> anyhow::Result<()> {
     }
     attach_to(&trees.workspace, "workspace")?;
     kernel_file_systems(trees)?;
+    forbid_namespaces()?;
     mask()?;
     rustix::process::pivot_root(".", ".").context("pivot_root")?;
     unmount(".", UnmountFlags::DETACH).context("detach the old root")?;
@@ -142,6 +143,12 @@ fn kernel_file_systems(trees: &Trees) -> anyhow::Result<()> {
     mount_new("devpts", &options, terminals, "dev/pts")?;
     let shared_memory = [("mode", "1777"), ("size", "64m")];
     mount_new("tmpfs", &shared_memory, guarded, "dev/shm")
+}
+
+/// User namespaces below this one, and with them every other kind, are refused by the kernel's own
+/// count: the filter lets `clone3` pass, whose flags it cannot see.
+fn forbid_namespaces() -> anyhow::Result<()> {
+    std::fs::write("proc/sys/user/max_user_namespaces", "0").context("forbid user namespaces")
 }
 
 fn mask() -> anyhow::Result<()> {

@@ -5,14 +5,15 @@
 //! empty are used again.
 
 use std::io;
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::sys::ChildCgroup;
 use rustix::fs::{AtFlags, Mode, OFlags, mkdirat, openat, unlinkat};
 
 /// Empty cgroups that are kept.
-const SPARE_MAX: usize = 4;
+const SPARE_MAX: u32 = 4;
 
 /// Where the cgroups of commands are made.
 #[derive(Debug)]
@@ -29,6 +30,9 @@ pub(crate) struct Cgroup {
     name: String,
     directory: OwnedFd,
     procs: OwnedFd,
+    /// Whatever is born in a cgroup that was killed once is killed too (the kernel compares how
+    /// often with the parent's cgroup), so such a one is not used again.
+    killed: AtomicBool,
 }
 
 impl Cgroups {
@@ -40,7 +44,7 @@ impl Cgroups {
     pub(crate) fn take(&self) -> io::Result<Cgroup> {
         {
             let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(index) = left.iter().position(Cgroup::is_empty) {
+            if let Some(index) = left.iter().position(Cgroup::is_usable) {
                 return Ok(left.swap_remove(index));
             }
         }
@@ -50,7 +54,7 @@ impl Cgroups {
         let directory = openat(&self.root, &name, flags, Mode::empty())?;
         let procs =
             openat(&directory, "cgroup.procs", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Cgroup { name, directory, procs })
+        Ok(Cgroup { name, directory, procs, killed: AtomicBool::new(false) })
     }
 
     /// Takes back the cgroup of a command that has ended, though what it started may still run.
@@ -62,23 +66,29 @@ impl Cgroups {
             if !cgroup.is_empty() {
                 return true;
             }
-            spare += 1;
-            spare <= SPARE_MAX || unlinkat(&self.root, &cgroup.name, AtFlags::REMOVEDIR).is_err()
+            spare += u32::from(cgroup.is_usable());
+            (spare <= SPARE_MAX && cgroup.is_usable())
+                || unlinkat(&self.root, &cgroup.name, AtFlags::REMOVEDIR).is_err()
         });
     }
 }
 
 impl Cgroup {
-    pub(crate) fn procs(&self) -> BorrowedFd<'_> {
-        self.procs.as_fd()
+    pub(crate) fn for_child(&self) -> ChildCgroup<'_> {
+        ChildCgroup { directory: self.directory.as_fd(), procs: self.procs.as_fd() }
     }
 
     /// Ends everything in it.
     pub(crate) fn kill(&self) -> io::Result<()> {
+        self.killed.store(true, Ordering::Relaxed);
         let flags = OFlags::WRONLY | OFlags::CLOEXEC;
         let kill = openat(&self.directory, "cgroup.kill", flags, Mode::empty())?;
         rustix::io::write(&kill, b"1")?;
         Ok(())
+    }
+
+    fn is_usable(&self) -> bool {
+        !self.killed.load(Ordering::Relaxed) && self.is_empty()
     }
 
     fn is_empty(&self) -> bool {

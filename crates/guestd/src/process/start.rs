@@ -14,6 +14,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 
+use super::cgroup::Cgroup;
 use super::pump::{Pump, Source};
 use super::{Channel, Input, Output, Process, PtySize, Start, Stdin, Until, winsize};
 use crate::accounts::{Account, c_string};
@@ -60,7 +61,7 @@ pub(crate) fn start(state: &Arc<State>, start: Start) -> Result<Arc<Process>> {
         stdio: ends.child.each_ref().map(OwnedFd::as_fd),
         terminal: start.pty.is_some(),
         credentials: state.is_root.then_some(credentials),
-        cgroup_procs: cgroup.as_ref().map(|cgroup| cgroup.procs()),
+        cgroup: cgroup.as_ref().map(Cgroup::for_child),
         oom_score_adj: state.oom_score_adj.as_deref(),
     };
     let spawned = sys::spawn(&child);

@@ -19,6 +19,8 @@ use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 use std::ptr;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+use super::clone::into_cgroup;
+
 /// The child's stack; it needs a few hundred bytes.
 const STACK_BYTES: usize = 64 << 10;
 
@@ -37,10 +39,16 @@ pub(crate) struct Child<'a> {
     pub(crate) terminal: bool,
     /// `None` keeps ours.
     pub(crate) credentials: Option<Credentials<'a>>,
-    /// `cgroup.procs` of the cgroup to enter.
-    pub(crate) cgroup_procs: Option<BorrowedFd<'a>>,
+    /// The cgroup to be born in.
+    pub(crate) cgroup: Option<ChildCgroup<'a>>,
     /// Written to `/proc/self/oom_score_adj`; failing to is not an error.
     pub(crate) oom_score_adj: Option<&'a CStr>,
+}
+
+pub(crate) struct ChildCgroup<'a> {
+    pub(crate) directory: BorrowedFd<'a>,
+    /// Its `cgroup.procs`, for kernels and filters that do not let a child be born in it.
+    pub(crate) procs: BorrowedFd<'a>,
 }
 
 pub(crate) struct Credentials<'a> {
@@ -74,6 +82,8 @@ struct Plan<'a> {
     argv: *const *const c_char,
     env: *const *const c_char,
     touched: &'static [c_int],
+    /// It was not born in its cgroup and moves there.
+    moves: bool,
     step: Step,
     errno: c_int,
 }
@@ -93,30 +103,19 @@ pub(crate) fn spawn(child: &Child<'_>) -> Result<(i32, OwnedFd), SpawnError> {
     let env = pointers(child.env);
     let (argv, env) = (argv.as_ptr(), env.as_ptr());
     let touched = touched_signals();
-    let mut plan = Plan { child, argv, env, touched, step: Step::Clone, errno: 0 };
+    let moves = child.cgroup.is_some();
+    let mut plan = Plan { child, argv, env, touched, moves, step: Step::Clone, errno: 0 };
 
     let mut stack = STACK.lock().unwrap_or_else(PoisonError::into_inner);
     let base = match &*stack {
         Some(kept) => kept.0,
         None => stack.insert(map_stack().map_err(|error| failed(Step::Clone, error))?).0,
     };
-    // SAFETY: one past the end of the mapping, which is where a stack that grows down begins.
-    let top = unsafe { base.add(STACK_BYTES) };
-
     let blocked = block_signals();
-    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | libc::SIGCHLD;
-    let mut pidfd: RawFd = -1;
-    // SAFETY: the stack is ours while the lock is held; `plan` outlives the child's use of it,
-    // because CLONE_VFORK keeps us here until the child has called exec or exit; `pidfd` is where
-    // CLONE_PIDFD says that the descriptor goes.
-    let pid = unsafe { libc::clone(run, top, flags, (&raw mut plan).cast(), &raw mut pidfd) };
-    let clone_error = io::Error::last_os_error();
+    let cloned = clone_child(&mut plan, base);
     restore_signals(&blocked);
     drop(stack);
-
-    if pid < 0 {
-        return Err(failed(Step::Clone, clone_error));
-    }
+    let (pid, pidfd) = cloned.map_err(|error| failed(Step::Clone, error))?;
     // SAFETY: the kernel made it for us just now.
     let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
     // SAFETY: the child wrote it through the pointer above; a plain read could be optimised away.
@@ -128,6 +127,30 @@ pub(crate) fn spawn(child: &Child<'_>) -> Result<(i32, OwnedFd), SpawnError> {
     // SAFETY: as above.
     let step = unsafe { ptr::read_volatile(&raw const plan.step) };
     Err(failed(step, io::Error::from_raw_os_error(errno)))
+}
+
+/// The child, born in its cgroup where that can be; `stack` is ours while the caller holds its lock.
+fn clone_child(plan: &mut Plan<'_>, stack: *mut c_void) -> io::Result<(i32, RawFd)> {
+    if let Some(cgroup) = &plan.child.cgroup {
+        let directory = cgroup.directory.as_raw_fd();
+        plan.moves = false;
+        let argument = ptr::from_mut(plan).cast();
+        // SAFETY: the stack is ours, `run` ends its process, and `plan` outlives the child's use of
+        // it, because CLONE_VFORK keeps us here until the child has called exec or exit.
+        let born = unsafe { into_cgroup(directory, (stack, STACK_BYTES), run, argument) };
+        if let Ok(born) = born {
+            return Ok(born);
+        }
+        plan.moves = true;
+    }
+    // SAFETY: one past the end of the mapping, which is where a stack that grows down begins.
+    let top = unsafe { stack.add(STACK_BYTES) };
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | libc::SIGCHLD;
+    let mut pidfd: RawFd = -1;
+    let argument = ptr::from_mut(plan).cast();
+    // SAFETY: as above; `pidfd` is where CLONE_PIDFD says that the descriptor goes.
+    let pid = unsafe { libc::clone(run, top, flags, argument, &raw mut pidfd) };
+    if pid < 0 { Err(io::Error::last_os_error()) } else { Ok((pid, pidfd)) }
 }
 
 fn failed(step: Step, error: io::Error) -> SpawnError {
@@ -186,7 +209,7 @@ extern "C" fn run(plan: *mut c_void) -> c_int {
 
 /// Returns only when it failed.
 fn become_program(plan: &Plan<'_>) -> (Step, c_int) {
-    match prepare(plan.child, plan.touched) {
+    match prepare(plan) {
         Err(failed) => failed,
         Ok(()) => {
             let program = plan.child.program.as_ptr();
@@ -197,12 +220,13 @@ fn become_program(plan: &Plan<'_>) -> (Step, c_int) {
     }
 }
 
-fn prepare(child: &Child<'_>, touched: &[c_int]) -> Result<(), (Step, c_int)> {
+fn prepare(plan: &Plan<'_>) -> Result<(), (Step, c_int)> {
+    let Plan { child, touched, .. } = *plan;
     // SAFETY: no memory is involved.
     let session = unsafe { libc::syscall(libc::SYS_setsid) };
     checked(session).map_err(|errno| (Step::Session, errno))?;
-    if let Some(procs) = child.cgroup_procs {
-        write(procs.as_raw_fd(), b"0").map_err(|errno| (Step::Cgroup, errno))?;
+    if let (true, Some(cgroup)) = (plan.moves, &child.cgroup) {
+        write(cgroup.procs.as_raw_fd(), b"0").map_err(|errno| (Step::Cgroup, errno))?;
     }
     if let Some(adjust) = child.oom_score_adj {
         raise_oom_score(adjust);

@@ -156,9 +156,12 @@ mod needs_root {
         guest.guest.exec_kill("a").await.unwrap();
         wait_for(|| !pids.iter().any(|pid| is_alive(pid))).await;
         assert_eq!(read_all(frames).await.end.exit_code, 137);
-        // The next command uses the same cgroup again.
+        // A cgroup that was killed is not used again; one whose command ended by itself is.
         wait_for(|| inside().is_empty()).await;
-        assert_eq!(guest.run("b", "grep -o 'x-[0-9]*' /proc/self/cgroup | tail -1").await, "x-1\n");
+        for id in ["b", "c"] {
+            let script = "grep -o 'x-[0-9]*' /proc/self/cgroup | tail -1";
+            assert_eq!(guest.run(id, script).await, "x-2\n");
+        }
     }
 
     #[tokio::test]
