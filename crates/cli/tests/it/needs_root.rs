@@ -7,7 +7,6 @@ mod crashes;
 mod files;
 mod operator;
 mod run;
-mod sdk;
 mod standard;
 
 use std::io::Write;
