@@ -22,24 +22,24 @@ use std::time::Duration;
 
 use anyhow::Context;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::Pid;
 
 use crate::cgroup::{self, Hierarchy};
 use crate::egress::Sockets;
-use crate::launcher::{self, Shared};
-use crate::plan::{LaunchPlan, Reply, Request};
-use crate::sys::{self, Fork};
+use crate::launcher::Shared;
+use crate::plan::{Reply, Request};
+use crate::sys;
 use crate::{run_record, seccomp};
 
 pub(crate) mod client;
 pub(crate) mod devices;
+mod launches;
 pub(crate) mod wire;
+
+use launches::{SPARES_LOW, Spare};
 
 /// How long a connected server may take to say what it wants.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Launchers that wait; a burst beyond them forks its own.
-const SPARES: usize = 3;
 /// How long the keeper must be idle before it makes one.
 const SPARE_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
 
@@ -60,11 +60,6 @@ pub fn main(dir: &Path) -> ExitCode {
 /// The socket of the keeper of `dir`.
 pub(crate) fn socket_path(dir: &Path) -> PathBuf {
     dir.join("run/keeper.sock")
-}
-
-/// A launcher that waits for a plan on the other end of this socket.
-struct Spare {
-    orders: UnixStream,
 }
 
 struct Keeper {
@@ -148,11 +143,11 @@ impl Keeper {
             PollFd::new(&self.register.0, PollFlags::IN),
         ];
         // New spares are made when nobody waits for anything.
-        let wants_more = !self.quitting && self.spares.len() < SPARES;
+        let wants_more = !self.quitting && self.spares.len() < SPARES_LOW;
         let pause = wants_more.then_some(&SPARE_PAUSE);
         match poll(&mut fds, pause) {
             Ok(0) => {
-                self.add_spare();
+                self.add_spares();
                 return Ok(());
             }
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -214,118 +209,6 @@ impl Keeper {
         }
     }
 
-    /// By a spare that waits, else by a launcher of its own.
-    fn start_launch(&mut self, plan: &LaunchPlan, connection: &UnixStream) {
-        while let Some(spare) = self.spares.pop() {
-            if wire::send(&spare.orders, plan, &[connection.as_fd()]).is_ok() {
-                return;
-            }
-            // It was killed; the next one may live.
-        }
-        let Some(incarnation) = new_incarnation() else { return };
-        self.in_child(connection, incarnation.clone(), |keeper| {
-            let outcome = keeper.enter(&incarnation);
-            keeper.launch_and_answer(outcome, plan, &incarnation, connection)
-        });
-    }
-
-    fn add_spare(&mut self) {
-        let Ok((ours, theirs)) = UnixStream::pair() else { return };
-        let Some(incarnation) = new_incarnation() else { return };
-        match sys::fork() {
-            Ok(Fork::Parent(pid)) => {
-                let _ = ours.set_write_timeout(Some(REQUEST_TIMEOUT));
-                self.launchers.insert(pid.as_raw_nonzero().get(), incarnation);
-                self.spares.push(Spare { orders: ours });
-            }
-            Ok(Fork::Child) => {
-                drop(ours);
-                // Other spares' order sockets must end with the keeper.
-                self.spares.clear();
-                let good = self.wait_for_order(&theirs, &incarnation);
-                sys::exit_now(i32::from(!good))
-            }
-            Err(error) => log(&format!("could not fork a spare: {error}")),
-        }
-    }
-
-    /// In a spare: enters its cgroups, then waits for as long as the keeper lives.
-    fn wait_for_order(&self, orders: &UnixStream, incarnation: &str) -> bool {
-        let outcome = self.enter(incarnation);
-        let Ok((plan, fds)) = wire::receive::<LaunchPlan>(orders) else { return false };
-        let Some(connection) = fds.into_iter().next().map(UnixStream::from) else { return false };
-        self.launch_and_answer(outcome, &plan, incarnation, &connection)
-    }
-
-    fn enter(&self, incarnation: &str) -> anyhow::Result<()> {
-        cgroup::enter(&self.shared.hierarchy.leaf(incarnation))
-    }
-
-    /// Runs `work` in a process of its own, which tells whether it went well by its exit code.
-    fn in_child(
-        &mut self,
-        connection: &UnixStream,
-        incarnation: String,
-        work: impl FnOnce(&Self) -> bool,
-    ) {
-        match sys::fork() {
-            Ok(Fork::Parent(pid)) => {
-                self.launchers.insert(pid.as_raw_nonzero().get(), incarnation);
-            }
-            Ok(Fork::Child) => {
-                self.spares.clear();
-                let good = work(self);
-                sys::exit_now(i32::from(!good))
-            }
-            Err(error) => answer(connection, &failed("fork", &error.into()), &[]),
-        }
-    }
-
-    /// In a launcher: carries out the plan, registers, answers. Whether it worked.
-    fn launch_and_answer(
-        &self,
-        entered: anyhow::Result<()>,
-        plan: &LaunchPlan,
-        incarnation: &str,
-        connection: &UnixStream,
-    ) -> bool {
-        let launched = entered.and_then(|()| launcher::launch(plan, incarnation, &self.shared));
-        let launched = match launched {
-            Ok(launched) => launched,
-            Err(error) => {
-                answer(connection, &failed("launch", &error), &[]);
-                return false;
-            }
-        };
-        let pid = launched.pid.as_raw_nonzero().get();
-        self.tell_keeper(pid, incarnation, launched.egress.as_ref());
-        let fds = launched.egress.map(Sockets::into_array);
-        let fds: Vec<_> = fds.iter().flatten().map(AsFd::as_fd).collect();
-        answer(connection, &Reply::Launched { pid }, &fds);
-        true
-    }
-
-    fn open_egress(&self, incarnation: &str, pid: i32, connection: &UnixStream) {
-        let opened = Pid::from_raw(pid).context("bad pid").and_then(launcher::open_egress);
-        match opened {
-            Ok(sockets) => {
-                self.tell_keeper(0, incarnation, Some(&sockets));
-                answer_egress(connection, &sockets);
-            }
-            Err(error) => answer(connection, &failed("egress sockets", &error), &[]),
-        }
-    }
-
-    /// In a launcher: the keeper must know the guest before the launcher is gone.
-    fn tell_keeper(&self, pid: i32, incarnation: &str, egress: Option<&Sockets>) {
-        let sockets = egress.and_then(|sockets| sockets.duplicate().ok()).map(Sockets::into_array);
-        let fds: Vec<_> = sockets.iter().flatten().map(AsFd::as_fd).collect();
-        let text = format!("{pid} {incarnation}");
-        if let Err(error) = wire::send_packet(&self.register.1, text.as_bytes(), &fds) {
-            log(&format!("could not register {incarnation}: {error:#}"));
-        }
-    }
-
     fn registrations(&mut self) {
         while let Ok(Some((text, fds))) = wire::receive_packet(&self.register.0) {
             let Some((pid, incarnation)) = text.split_once(' ') else { continue };
@@ -378,10 +261,6 @@ impl Keeper {
             log(&format!("could not note the end of {incarnation}: {error}"));
         }
     }
-}
-
-fn new_incarnation() -> Option<String> {
-    crate::linux::random_hex::<8>().inspect_err(|error| log(&format!("{error:#}"))).ok()
 }
 
 fn answer_egress(connection: &UnixStream, sockets: &Sockets) {

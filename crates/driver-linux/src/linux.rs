@@ -31,15 +31,16 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::cgroup::{self, Hierarchy};
-use crate::egress::{Egress, EgressConfig};
+use crate::egress::Egress;
 use crate::guest_binary;
 use crate::keeper::client::KeeperClient;
-use crate::pool::{Disk, DiskConfig, DiskPool};
+use crate::pool::{Disk, DiskPool};
 use crate::template::TemplateStore;
 
 mod adopt;
 mod collect;
 mod compute;
+mod config;
 mod end;
 mod layout;
 mod maintenance;
@@ -49,6 +50,7 @@ mod stored;
 mod warm;
 
 use compute::Running;
+pub use config::LinuxConfig;
 pub(crate) use layout::{Layout, random_hex};
 pub(crate) use order::{plan_of, user_id};
 pub(crate) use slots::Slots;
@@ -57,40 +59,6 @@ use warm::Warm;
 
 /// Ends of compute that the engine has not read yet.
 const EXITS_MAX: usize = 4096;
-
-/// Settings of the driver.
-#[derive(Debug)]
-pub struct LinuxConfig {
-    pub data_dir: PathBuf,
-    /// What to run as the keeper: a program and its first arguments; `--data-dir DIR` is added.
-    pub keeper_command: Vec<PathBuf>,
-    pub disk: DiskConfig,
-    /// Bound of a root file system's writable part.
-    pub upper_gb: u32,
-    /// Named egress policies; a sandbox that is adopted gets its own from here.
-    pub policies: BTreeMap<PolicyName, Policy>,
-    pub egress: EgressConfig,
-    /// How many sandboxes of which templates wait for somebody to want one.
-    pub warm: BTreeMap<TemplateName, usize>,
-    /// Where uid ranges of all instances on this host are claimed.
-    pub runtime_dir: PathBuf,
-}
-
-impl LinuxConfig {
-    /// The defaults for a data directory.
-    pub fn new(data_dir: PathBuf, keeper_command: Vec<PathBuf>) -> Self {
-        Self {
-            data_dir,
-            keeper_command,
-            disk: DiskConfig::default(),
-            upper_gb: 20,
-            policies: BTreeMap::new(),
-            egress: EgressConfig::default(),
-            warm: BTreeMap::new(),
-            runtime_dir: PathBuf::from("/run/bastide"),
-        }
-    }
-}
 
 /// Sandboxes on this machine. Cheap to clone.
 #[derive(Clone)]

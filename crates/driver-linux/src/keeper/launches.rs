@@ -1,0 +1,152 @@
+//! Launchers: the keeper's children that carry out one launch each, some of them waiting for it.
+
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+
+use anyhow::Context;
+use rustix::process::Pid;
+
+use super::{Keeper, REQUEST_TIMEOUT, answer, answer_egress, failed, log, wire};
+use crate::cgroup;
+use crate::egress::Sockets;
+use crate::launcher;
+use crate::plan::{LaunchPlan, Reply};
+use crate::sys::{self, Fork};
+
+/// Fewer than this wait: it is time to make more. A burst beyond them forks its own.
+pub(super) const SPARES_LOW: usize = 4;
+const SPARES_HIGH: usize = 16;
+
+/// A launcher that waits for a plan on the other end of this socket.
+pub(super) struct Spare {
+    orders: UnixStream,
+}
+
+impl Keeper {
+    /// By a spare that waits, else by a launcher of its own.
+    pub(super) fn start_launch(&mut self, plan: &LaunchPlan, connection: &UnixStream) {
+        while let Some(spare) = self.spares.pop() {
+            if wire::send(&spare.orders, plan, &[connection.as_fd()]).is_ok() {
+                return;
+            }
+            // It was killed; the next one may live.
+        }
+        let Some(incarnation) = new_incarnation() else { return };
+        self.in_child(connection, incarnation.clone(), |keeper| {
+            let outcome = keeper.enter(&incarnation);
+            keeper.launch_and_answer(outcome, plan, &incarnation, connection)
+        });
+    }
+
+    /// As many as are missing, all at once: their moves into their cgroups share one wait of the
+    /// kernel, during which nobody on the host can make a cgroup.
+    pub(super) fn add_spares(&mut self) {
+        while self.spares.len() < SPARES_HIGH && self.add_spare() {}
+    }
+
+    /// Whether there is one more.
+    fn add_spare(&mut self) -> bool {
+        let Ok((ours, theirs)) = UnixStream::pair() else { return false };
+        let Some(incarnation) = new_incarnation() else { return false };
+        match sys::fork() {
+            Ok(Fork::Parent(pid)) => {
+                let _ = ours.set_write_timeout(Some(REQUEST_TIMEOUT));
+                self.launchers.insert(pid.as_raw_nonzero().get(), incarnation);
+                self.spares.push(Spare { orders: ours });
+                true
+            }
+            Ok(Fork::Child) => {
+                drop(ours);
+                // Other spares' order sockets must end with the keeper.
+                self.spares.clear();
+                let good = self.wait_for_order(&theirs, &incarnation);
+                sys::exit_now(i32::from(!good))
+            }
+            Err(error) => {
+                log(&format!("could not fork a spare: {error}"));
+                false
+            }
+        }
+    }
+
+    /// In a spare: enters its cgroups, then waits for as long as the keeper lives.
+    fn wait_for_order(&self, orders: &UnixStream, incarnation: &str) -> bool {
+        let outcome = self.enter(incarnation);
+        let Ok((plan, fds)) = wire::receive::<LaunchPlan>(orders) else { return false };
+        let Some(connection) = fds.into_iter().next().map(UnixStream::from) else { return false };
+        self.launch_and_answer(outcome, &plan, incarnation, &connection)
+    }
+
+    fn enter(&self, incarnation: &str) -> anyhow::Result<()> {
+        cgroup::enter(&self.shared.hierarchy.leaf(incarnation))
+    }
+
+    /// Runs `work` in a process of its own, which tells whether it went well by its exit code.
+    pub(super) fn in_child(
+        &mut self,
+        connection: &UnixStream,
+        incarnation: String,
+        work: impl FnOnce(&Self) -> bool,
+    ) {
+        match sys::fork() {
+            Ok(Fork::Parent(pid)) => {
+                self.launchers.insert(pid.as_raw_nonzero().get(), incarnation);
+            }
+            Ok(Fork::Child) => {
+                self.spares.clear();
+                let good = work(self);
+                sys::exit_now(i32::from(!good))
+            }
+            Err(error) => answer(connection, &failed("fork", &error.into()), &[]),
+        }
+    }
+
+    /// In a launcher: carries out the plan, registers, answers. Whether it worked.
+    fn launch_and_answer(
+        &self,
+        entered: anyhow::Result<()>,
+        plan: &LaunchPlan,
+        incarnation: &str,
+        connection: &UnixStream,
+    ) -> bool {
+        let launched = entered.and_then(|()| launcher::launch(plan, incarnation, &self.shared));
+        let launched = match launched {
+            Ok(launched) => launched,
+            Err(error) => {
+                answer(connection, &failed("launch", &error), &[]);
+                return false;
+            }
+        };
+        let pid = launched.pid.as_raw_nonzero().get();
+        self.tell_keeper(pid, incarnation, launched.egress.as_ref());
+        let fds = launched.egress.map(Sockets::into_array);
+        let fds: Vec<_> = fds.iter().flatten().map(AsFd::as_fd).collect();
+        answer(connection, &Reply::Launched { pid }, &fds);
+        true
+    }
+
+    pub(super) fn open_egress(&self, incarnation: &str, pid: i32, connection: &UnixStream) {
+        let opened = Pid::from_raw(pid).context("bad pid").and_then(launcher::open_egress);
+        match opened {
+            Ok(sockets) => {
+                self.tell_keeper(0, incarnation, Some(&sockets));
+                answer_egress(connection, &sockets);
+            }
+            Err(error) => answer(connection, &failed("egress sockets", &error), &[]),
+        }
+    }
+
+    /// In a launcher: the keeper must know the guest before the launcher is gone.
+    fn tell_keeper(&self, pid: i32, incarnation: &str, egress: Option<&Sockets>) {
+        let sockets = egress.and_then(|sockets| sockets.duplicate().ok()).map(Sockets::into_array);
+        let fds: Vec<_> = sockets.iter().flatten().map(AsFd::as_fd).collect();
+        let text = format!("{pid} {incarnation}");
+        if let Err(error) = wire::send_packet(&self.register.1, text.as_bytes(), &fds) {
+            log(&format!("could not register {incarnation}: {error:#}"));
+        }
+    }
+}
+
+fn new_incarnation() -> Option<String> {
+    crate::linux::random_hex::<8>().inspect_err(|error| log(&format!("{error:#}"))).ok()
+}

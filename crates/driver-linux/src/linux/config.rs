@@ -1,0 +1,43 @@
+//! Settings of the driver.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use model::{Policy, PolicyName, TemplateName};
+
+use crate::egress::EgressConfig;
+use crate::pool::DiskConfig;
+
+/// Settings of the driver.
+#[derive(Debug)]
+pub struct LinuxConfig {
+    pub data_dir: PathBuf,
+    /// What to run as the keeper: a program and its first arguments; `--data-dir DIR` is added.
+    pub keeper_command: Vec<PathBuf>,
+    pub disk: DiskConfig,
+    /// Bound of a root file system's writable part.
+    pub upper_gb: u32,
+    /// Named egress policies; a sandbox that is adopted gets its own from here.
+    pub policies: BTreeMap<PolicyName, Policy>,
+    pub egress: EgressConfig,
+    /// How many sandboxes of which templates wait for somebody to want one.
+    pub warm: BTreeMap<TemplateName, usize>,
+    /// Where uid ranges of all instances on this host are claimed.
+    pub runtime_dir: PathBuf,
+}
+
+impl LinuxConfig {
+    /// The defaults for a data directory.
+    pub fn new(data_dir: PathBuf, keeper_command: Vec<PathBuf>) -> Self {
+        Self {
+            data_dir,
+            keeper_command,
+            disk: DiskConfig::default(),
+            upper_gb: 20,
+            policies: BTreeMap::new(),
+            egress: EgressConfig::default(),
+            warm: BTreeMap::new(),
+            runtime_dir: PathBuf::from("/run/bastide"),
+        }
+    }
+}
