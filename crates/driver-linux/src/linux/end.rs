@@ -82,19 +82,35 @@ impl LinuxDriver {
     /// Kills an incarnation and removes what it had on the host. Best effort: what the kernel holds
     /// on to is found by `collect`.
     pub(super) async fn end_compute(&self, id: SandboxId, running: Running) {
+        self.kill_compute(id, &running).await;
+        self.clear_up(id, running).await;
+    }
+
+    /// Answers when every process is dead, or after a while in which they did not die.
+    async fn kill_compute(&self, id: SandboxId, running: &Running) {
         running.ending.store(true, Ordering::SeqCst);
-        let record = running.record;
-        if let Err(error) = cgroup::kill(&record.unified) {
+        if let Err(error) = cgroup::kill(&running.record.unified) {
             tracing::error!(sandbox.id = %id, error = format!("{error:#}"), "could not kill");
         }
         if tokio::time::timeout(KILL_TIMEOUT, running.dead.cancelled()).await.is_err() {
             tracing::error!(sandbox.id = %id, "processes did not die in {KILL_TIMEOUT:?}");
         }
-        if let Some(egress) = running.egress {
+    }
+
+    /// What a dead incarnation had on the host.
+    async fn clear_up(&self, id: SandboxId, running: Running) {
+        let Running { record, egress, .. } = running;
+        let had_egress = egress.is_some();
+        if let Some(egress) = egress {
             egress.close().await;
         }
         let inner = Arc::clone(&self.inner);
-        let cleared = tokio::task::spawn_blocking(move || inner.clear(&id.bare(), &record));
+        let cleared = tokio::task::spawn_blocking(move || {
+            inner.clear(&id.bare(), &record);
+            if had_egress {
+                inner.keeper.forget(&record.incarnation);
+            }
+        });
         if let Err(error) = cleared.await {
             tracing::error!(sandbox.id = %id, %error, "could not clear up");
         }
@@ -123,10 +139,10 @@ impl LinuxDriver {
             None | Some(true) => return Ok(()),
             Some(false) => {}
         }
-        if let Some(running) = self.take_running(id) {
-            let dead = running.dead.clone();
-            self.end_compute(id, running).await;
-            if !dead.is_cancelled() {
+        let running = self.take_running(id);
+        if let Some(running) = &running {
+            self.kill_compute(id, running).await;
+            if !running.dead.is_cancelled() {
                 return Err(Error::unavailable(format!("processes of sandbox {id} do not die")));
             }
         }
@@ -148,10 +164,16 @@ impl LinuxDriver {
                 entry.tombstone = Some(tombstone);
             }
         }
-        // Nothing reaches the bytes any more; freeing them need not keep the caller waiting.
-        let inner = Arc::clone(&self.inner);
-        self.inner.tasks.spawn_blocking(move || {
-            if let Err(error) = inner.finish_delete(&id.bare()) {
+        // Nothing lives and nothing reaches the bytes any more; cgroups, egress and disks need not
+        // keep the caller waiting (ruling 7).
+        let driver = self.clone();
+        self.inner.tasks.spawn(async move {
+            if let Some(running) = running {
+                driver.clear_up(id, running).await;
+            }
+            let inner = Arc::clone(&driver.inner);
+            let freed = tokio::task::spawn_blocking(move || inner.finish_delete(&id.bare())).await;
+            if let Err(error) = freed.context("free the disks").and_then(|freed| freed) {
                 tracing::warn!(sandbox.id = %id, error = format!("{error:#}"), "left for the sweep");
             }
         });
@@ -198,7 +220,6 @@ impl Inner {
         cgroup::remove(&record.unified, &record.legacy);
         let _ = std::fs::remove_file(&record.socket);
         let _ = std::fs::remove_file(self.layout.exit_note(&record.incarnation));
-        self.keeper.forget(&record.incarnation);
         if !cgroup::is_populated(&record.unified) {
             self.slots().give_back(record.uid_base);
         } else {
@@ -219,7 +240,8 @@ impl Inner {
         let stored = self.stored(id).map_err(anyhow::Error::from)?.without_env();
         let destroyed_at = Timestamp::now();
         let tomb = Tomb { stored, destroyed_at, reason };
-        layout::write_json(&self.layout.tombstone(&id.bare()), &tomb)?;
+        // It outlives the server; that it may not outlive the machine costs nobody anything.
+        layout::write_whole(&self.layout.tombstone(&id.bare()), &tomb)?;
         self.move_to_deleting(&id.bare())?;
         Ok(Tombstone { destroyed_at, end_reason: reason })
     }
@@ -231,7 +253,6 @@ impl Inner {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
             Err(error) => return Err(error).context("rename to deleting"),
         }
-        layout::sync_dir(&self.layout.deleting())?;
         layout::sync_dir(&self.layout.sandboxes())
     }
 

@@ -168,6 +168,14 @@ pub(crate) fn write_durably(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     sync_dir(path.parent().context("a path without a parent")?)
 }
 
+/// Writes a file so that a reader sees it whole or not at all; a crash of the machine may lose it.
+pub(crate) fn write_whole(path: &Path, value: &impl Serialize) -> anyhow::Result<()> {
+    let temp = path.with_extension("tmp");
+    fs::write(&temp, serde_json::to_vec(value).context("encode")?)
+        .with_context(|| format!("write {}", temp.display()))?;
+    fs::rename(&temp, path).with_context(|| format!("name {}", path.display()))
+}
+
 pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> anyhow::Result<()> {
     write_durably(path, &serde_json::to_vec(value).context("encode")?)
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use driver::Observed;
-use guest_proto::Init;
+use guest_proto::{ExecStart, Init};
 use jiff::Timestamp;
 use model::{
     Clocks, Error, Limits, Name, Policy, PolicyName, Result, SandboxId, SandboxSpec, Shape,
@@ -202,7 +202,10 @@ impl LinuxDriver {
         let uid_base = order.uid_base;
         let place = Place { dir: self.inner.layout.warm(&id.bare()), fresh: true };
         match self.launch(order, place).await {
-            Ok(running) => Ok(Member { id, template: template.clone(), running, limits, digest }),
+            Ok(running) => {
+                warm_up(&running).await;
+                Ok(Member { id, template: template.clone(), running, limits, digest })
+            }
             Err(error) => {
                 self.inner.slots().give_back(uid_base);
                 let inner = Arc::clone(&self.inner);
@@ -309,6 +312,20 @@ impl Inner {
             }
         }
         Ok(removed)
+    }
+}
+
+/// Runs a program once, so that the first one of whoever claims it is not the first of all. A template
+/// without it is as good.
+async fn warm_up(running: &Running) {
+    let start = ExecStart {
+        id: "warm-up".to_owned(),
+        argv: vec!["/bin/true".to_owned()],
+        timeout_ms: Some(5000),
+        ..ExecStart::default()
+    };
+    if let Ok(mut frames) = running.guest.exec(&start).await {
+        while let Some(Ok(_)) = frames.next().await {}
     }
 }
 
