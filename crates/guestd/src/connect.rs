@@ -24,6 +24,9 @@ const STREAM: &str = "application/connect+json";
 /// When a stream says that it is alive, unless the client asks for another interval.
 const KEEPALIVE: Duration = Duration::from_secs(90);
 
+/// How long a call with one message may take to end its body; then it is answered all the same.
+const BODY_END_MAX: Duration = Duration::from_secs(2);
+
 /// The message of a unary call.
 pub(crate) async fn unary_request<T: DeserializeOwned>(request: Request) -> Result<T> {
     require_type(request.headers(), UNARY)?;
@@ -48,6 +51,10 @@ pub(crate) fn unary<T: Serialize>(result: Result<T>) -> Response {
 pub(crate) async fn stream_request<T: DeserializeOwned>(request: Request) -> Result<T> {
     let mut messages = Messages::new(request)?;
     let first = messages.next().await?;
+    // The end of a body may come in a packet of its own. Answering before it makes the connection
+    // one that cannot be used again, which its client learns too late.
+    let rest = async { while let Ok(Some(_)) = messages.body.next().await {} };
+    let _ = tokio::time::timeout(BODY_END_MAX, rest).await;
     first.ok_or_else(|| Refusal::invalid("there is no message"))
 }
 

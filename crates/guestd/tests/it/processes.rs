@@ -267,3 +267,31 @@ async fn other_codecs_are_refused_clearly() {
         (400, Some("invalid_argument"))
     );
 }
+
+#[tokio::test]
+async fn a_body_that_ends_late_does_not_cost_the_connection() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    let guest = TestGuest::start();
+    let mut stream = tokio::net::UnixStream::connect(guest.socket()).await.unwrap();
+    let message = json!({ "process": { "cmd": "/bin/true" } }).to_string();
+    let length = u32::try_from(message.len()).unwrap().to_be_bytes();
+    let envelope = [&[0], &length[..], message.as_bytes()].concat();
+    let head = format!(
+        "POST /{START} HTTP/1.1\r\nhost: guest\r\ncontent-type: application/connect+json\r\n\
+         transfer-encoding: chunked\r\n\r\n{:x}\r\n",
+        envelope.len()
+    );
+    stream.write_all(&[head.as_bytes(), &envelope, b"\r\n"].concat()).await.unwrap();
+    // Long enough for the process to have ended, if the guest did not wait for the rest.
+    tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    stream.write_all(b"0\r\n\r\n").await.unwrap();
+    let mut answer = Vec::new();
+    while !answer.ends_with(b"\r\n0\r\n\r\n") {
+        assert!(stream.read_buf(&mut answer).await.unwrap() > 0, "closed in the middle");
+    }
+    stream.write_all(b"GET /health HTTP/1.1\r\nhost: guest\r\n\r\n").await.unwrap();
+    let mut again = Vec::new();
+    stream.read_buf(&mut again).await.unwrap();
+    assert!(again.starts_with(b"HTTP/1.1 204"), "{}", String::from_utf8_lossy(&again));
+}
