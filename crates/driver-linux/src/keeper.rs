@@ -35,13 +35,14 @@ pub(crate) mod devices;
 mod launches;
 pub(crate) mod wire;
 
-use launches::{SPARES_LOW, Spare};
+use launches::{SPARES_HIGH, SPARES_LOW, Spare};
 
 /// How long a connected server may take to say what it wants.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long the keeper must be idle before it makes one.
+/// How long the keeper must be idle before it makes some that are wanted now, and others.
 const SPARE_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
+const QUIET: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
 
 /// Ends that wait for their registration; more cannot be, but a bound is a bound.
 const EARLY_MAX: usize = 1024;
@@ -142,9 +143,14 @@ impl Keeper {
             PollFd::new(children, PollFlags::IN),
             PollFd::new(&self.register.0, PollFlags::IN),
         ];
-        // New spares are made when nobody waits for anything.
-        let wants_more = !self.quitting && self.spares.len() < SPARES_LOW;
-        let pause = wants_more.then_some(&SPARE_PAUSE);
+        // New spares are made when nobody waits for anything: soon when few are left, else once it is
+        // quiet.
+        let pause = match self.spares.len() {
+            _ if self.quitting => None,
+            0..SPARES_LOW => Some(&SPARE_PAUSE),
+            SPARES_LOW..SPARES_HIGH => Some(&QUIET),
+            _ => None,
+        };
         match poll(&mut fds, pause) {
             Ok(0) => {
                 self.add_spares();

@@ -15,7 +15,7 @@ use crate::sys::{self, Fork};
 
 /// Fewer than this wait: it is time to make more. A burst beyond them forks its own.
 pub(super) const SPARES_LOW: usize = 4;
-const SPARES_HIGH: usize = 16;
+pub(super) const SPARES_HIGH: usize = 16;
 
 /// A launcher that waits for a plan on the other end of this socket.
 pub(super) struct Spare {

@@ -28,6 +28,8 @@ use crate::template::Built;
 
 /// How long a taken member waits for its `create`.
 const CLAIM_TIMEOUT: jiff::SignedDuration = jiff::SignedDuration::from_secs(30);
+/// After a member was taken.
+const FILL_DELAY: Duration = Duration::from_millis(20);
 /// After a failed fill, so that a broken template does not spin.
 const FILL_PAUSE: Duration = Duration::from_secs(5);
 
@@ -104,6 +106,11 @@ impl Warm {
             || self.waiting.values().flatten().any(|member| member.id == id)
     }
 
+    fn has_some_of_each(&self) -> bool {
+        let waits = |name: &TemplateName| self.waiting.get(name).is_some_and(|q| !q.is_empty());
+        self.sizes.iter().all(|(name, size)| *size == 0 || waits(name))
+    }
+
     pub(super) fn wake(&self) {
         self.wanted.notify_one();
     }
@@ -152,7 +159,7 @@ impl LinuxDriver {
                 let full = driver.fill_one().await;
                 tokio::select! {
                     () = driver.inner.warm_cancel.cancelled() => break,
-                    () = wanted.notified(), if full => {}
+                    () = wanted.notified(), if full => driver.leave_the_processor().await,
                     () = std::future::ready(()), if !full => {}
                 }
             }
@@ -161,6 +168,14 @@ impl LinuxDriver {
                 driver.discard(member).await;
             }
         });
+    }
+
+    /// Whoever just took a member is about to use it: a new one is made a little later, unless the next
+    /// caller would find none.
+    async fn leave_the_processor(&self) {
+        if self.inner.warm().has_some_of_each() {
+            tokio::time::sleep(FILL_DELAY).await;
+        }
     }
 
     /// Whether nothing more is to do now.
