@@ -63,7 +63,15 @@ pub(crate) fn socket_path(dir: &Path) -> PathBuf {
     dir.join("run/keeper.sock")
 }
 
+/// What must end with the keeper: a child that kept it would make the next keeper wait for it.
+struct Own {
+    listener: UnixListener,
+    _lock: File,
+}
+
 struct Keeper {
+    /// `None` in children.
+    own: Option<Own>,
     shared: Shared,
     /// Where ends of guests are noted, by incarnation.
     exits: PathBuf,
@@ -84,7 +92,7 @@ struct Keeper {
 fn run(dir: &Path) -> anyhow::Result<()> {
     // Nothing of whoever started us may live on in guests.
     sys::close_from(3).context("close inherited descriptors")?;
-    let _lock = lock(dir)?;
+    let lock = lock(dir)?;
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
         .context("become subreaper")?;
     let children = sys::signalfd(&[libc::SIGCHLD, libc::SIGHUP, libc::SIGINT, libc::SIGPIPE])
@@ -98,6 +106,7 @@ fn run(dir: &Path) -> anyhow::Result<()> {
     let listener = UnixListener::bind(&path).context("bind the keeper socket")?;
     listener.set_nonblocking(true).context("keeper socket")?;
     let mut keeper = Keeper {
+        own: Some(Own { listener, _lock: lock }),
         shared: Shared {
             filter: seccomp::program()?,
             devices: devices::make().context("make the shared /dev")?,
@@ -118,7 +127,7 @@ fn run(dir: &Path) -> anyhow::Result<()> {
     };
     std::fs::create_dir_all(&keeper.exits).context("make the directory of exits")?;
     while !(keeper.quitting && keeper.launchers.is_empty() && keeper.guests.is_empty()) {
-        keeper.turn(&listener, &children)?;
+        keeper.turn(&children)?;
     }
     std::fs::remove_file(&path).context("remove the keeper socket")
 }
@@ -137,9 +146,10 @@ fn lock(dir: &Path) -> anyhow::Result<File> {
 }
 
 impl Keeper {
-    fn turn(&mut self, listener: &UnixListener, children: &OwnedFd) -> anyhow::Result<()> {
+    fn turn(&mut self, children: &OwnedFd) -> anyhow::Result<()> {
+        let own = self.own.as_ref().context("a child runs the keeper's loop")?;
         let mut fds = [
-            PollFd::new(listener, PollFlags::IN),
+            PollFd::new(&own.listener, PollFlags::IN),
             PollFd::new(children, PollFlags::IN),
             PollFd::new(&self.register.0, PollFlags::IN),
         ];
@@ -167,7 +177,8 @@ impl Keeper {
             self.reap(children);
         }
         if asked {
-            while let Ok((connection, _)) = listener.accept() {
+            while let Some(Ok((connection, _))) = self.own.as_ref().map(|own| own.listener.accept())
+            {
                 self.serve(&connection);
             }
         }

@@ -57,8 +57,7 @@ impl Keeper {
             }
             Ok(Fork::Child) => {
                 drop(ours);
-                // Other spares' order sockets must end with the keeper.
-                self.spares.clear();
+                self.become_child();
                 let good = self.wait_for_order(&theirs, &incarnation);
                 sys::exit_now(i32::from(!good))
             }
@@ -67,6 +66,12 @@ impl Keeper {
                 false
             }
         }
+    }
+
+    /// Other spares' order sockets, the listener and the lock must end with the keeper.
+    fn become_child(&mut self) {
+        self.spares.clear();
+        self.own = None;
     }
 
     /// In a spare: enters its cgroups, then waits for as long as the keeper lives.
@@ -93,7 +98,7 @@ impl Keeper {
                 self.launchers.insert(pid.as_raw_nonzero().get(), incarnation);
             }
             Ok(Fork::Child) => {
-                self.spares.clear();
+                self.become_child();
                 let good = work(self);
                 sys::exit_now(i32::from(!good))
             }

@@ -16,6 +16,10 @@ const IOC_SUBVOL_CREATE: u64 = 0x5000_940E;
 const IOC_SNAP_DESTROY: u64 = 0x5000_940F;
 const IOC_QUOTA_CTL: u64 = 0xC010_9428;
 const IOC_QGROUP_LIMIT: u64 = 0x8030_942B;
+const IOC_INO_LOOKUP: u64 = 0xD000_9412;
+const IOC_FS_INFO: u64 = 0x8400_941F;
+/// The root directory of every subvolume.
+const FIRST_OBJECT: u64 = 256;
 const QUOTA_ENABLE_SIMPLE: u64 = 4;
 const LIMIT_MAX_REFERENCED: u64 = 1;
 const MAGIC: u64 = 0x9123_683E;
@@ -44,6 +48,22 @@ struct LimitArgs {
     max_exclusive: u64,
     reserved_referenced: u64,
     reserved_exclusive: u64,
+}
+
+/// `struct btrfs_ioctl_ino_lookup_args`.
+#[repr(C)]
+struct LookupArgs {
+    tree: u64,
+    object: u64,
+    name: [u8; 4080],
+}
+
+/// `struct btrfs_ioctl_fs_info_args`.
+#[repr(C)]
+struct FsInfo {
+    numbers: [u64; 2],
+    fsid: [u8; 16],
+    rest: [u8; 992],
 }
 
 /// Mounts the file system in `image` at `dir`, making it first when it is absent.
@@ -123,10 +143,17 @@ pub(super) fn set_limit(path: &Path, bytes: u64) -> io::Result<()> {
     sys::ioctl(&volume, IOC_QGROUP_LIMIT, &mut args)
 }
 
-/// Bytes that the subvolume refers to, as `df` inside would say.
+/// Bytes that the subvolume refers to, as its limit counts them.
 pub(super) fn used(path: &Path) -> io::Result<u64> {
-    let stat = rustix::fs::statvfs(path)?;
-    Ok((stat.f_blocks - stat.f_bfree) * stat.f_frsize)
+    let volume = File::open(path)?;
+    let mut lookup = LookupArgs { tree: 0, object: FIRST_OBJECT, name: [0; 4080] };
+    sys::ioctl(&volume, IOC_INO_LOOKUP, &mut lookup)?;
+    let mut info = FsInfo { numbers: [0; 2], fsid: [0; 16], rest: [0; 992] };
+    sys::ioctl(&volume, IOC_FS_INFO, &mut info)?;
+    let fsid = uuid::Uuid::from_bytes(info.fsid);
+    let file = format!("/sys/fs/btrfs/{fsid}/qgroups/0_{}/referenced", lookup.tree);
+    let text = fs::read_to_string(file)?;
+    text.trim().parse().map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
 fn named(path: &Path) -> io::Result<(File, VolumeArgs)> {

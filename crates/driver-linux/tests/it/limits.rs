@@ -11,14 +11,17 @@ mod needs_root {
         let host = Host::new();
         let driver = host.driver().await;
         let (full, other) = (create(&driver).await, create(&driver).await);
-        let write = "dd if=/dev/zero of=/workspace/big bs=1M count=1500 2>&1; sync";
-        let (_, text) = run(&driver, full.id, write).await;
+        let (code, text) =
+            run(&driver, full.id, "fallocate -l 600M /workspace/one 2>&1; sync").await;
+        assert_eq!((code, text.as_str()), (0, ""));
+        let (_, text) = run(&driver, full.id, "fallocate -l 600M /workspace/two 2>&1").await;
         assert!(text.contains("quota") || text.contains("No space"), "{text}");
         let (code, text) =
             run(&driver, other.id, "echo fine > /workspace/a && cat /workspace/a").await;
         assert_eq!((code, text.as_str()), (0, "fine\n"));
-        let used = driver.usage(full.id).await.unwrap().disk_bytes;
-        assert!(used > 500 << 20, "{used}");
+        let used = async |id| driver.usage(id).await.unwrap().disk_bytes;
+        let (full, other) = (used(full.id).await, used(other.id).await);
+        assert!(full >= 600 << 20 && other < 10 << 20, "{full} and {other}");
         driver.close().await;
     }
 
