@@ -5,12 +5,14 @@ set -euo pipefail
 
 build=(gcc libc6-dev)
 run=(btrfs-progs mmdebstrap ca-certificates curl git python3 util-linux)
-clients=(python3-venv)
+clients=(python3-venv uidmap)
+# A real browser, and real programs that go through egress.
+programs=(chromium openssh-client openssh-server openssl postgresql)
 
 case "${1:-}" in
   build) wanted=("${build[@]}") ;;
   demo) wanted=("${build[@]}" "${run[@]}") ;;
-  test) wanted=("${build[@]}" "${run[@]}" "${clients[@]}") ;;
+  test) wanted=("${build[@]}" "${run[@]}" "${clients[@]}" "${programs[@]}") ;;
   *) echo "usage: $0 build|demo|test" >&2; exit 2 ;;
 esac
 
@@ -23,6 +25,7 @@ done
 if [ "$1" = test ]; then
   command -v node >/dev/null || missing+=(nodejs)
   command -v npm >/dev/null || missing+=(npm)
+  command -v javac >/dev/null || missing+=(default-jdk-headless)
 fi
 if ! command -v cargo >/dev/null; then
   echo "error: no Rust toolchain: cargo" >&2

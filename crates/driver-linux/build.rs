@@ -1,23 +1,31 @@
-//! Builds the guest as a static program, for this crate to embed.
+//! Builds the programs that run inside sandboxes as static ones, for this crate to embed.
 //!
-//! A nested cargo with a target directory of its own: the guest is compiled with other flags
-//! (static, small, abort on panic) than the rest, and cargo's lock on the outer directory is held.
+//! A nested cargo with a target directory of its own: they are compiled with other flags (static,
+//! small, abort on panic) than the rest, and cargo's lock on the outer directory is held.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
+/// Each is a package and its binary.
+const PROGRAMS: [&str; 2] = ["guestd", "agentd"];
+
 fn main() {
     let crates = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("set by cargo")).join("..");
-    for watched in ["guestd/src", "guestd/Cargo.toml", "guest-proto/src", "guest-proto/Cargo.toml"]
-    {
-        println!("cargo::rerun-if-changed={}", crates.join(watched).display());
+    for watched in ["guestd", "guest-proto", "agentd", "events"] {
+        for part in ["src", "Cargo.toml"] {
+            println!("cargo::rerun-if-changed={}", crates.join(watched).join(part).display());
+        }
     }
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("set by cargo"));
     let target = env::var_os("TARGET").expect("set by cargo");
     let directory = shared_target(&out).join("guest");
-    let status = Command::new(env::var_os("CARGO").expect("set by cargo"))
-        .args(["build", "--package", "guestd", "--bin", "guestd", "--profile", "guest"])
+    let mut cargo = Command::new(env::var_os("CARGO").expect("set by cargo"));
+    cargo.args(["build", "--profile", "guest"]);
+    for program in PROGRAMS {
+        cargo.args(["--package", program, "--bin", program]);
+    }
+    let status = cargo
         .arg("--target")
         .arg(&target)
         .arg("--target-dir")
@@ -30,8 +38,10 @@ fn main() {
         .status()
         .expect("cargo runs");
     assert!(status.success(), "the guest does not build");
-    let built = directory.join(target).join("guest/guestd");
-    fs::copy(&built, out.join("guestd")).expect("copy the guest");
+    for program in PROGRAMS {
+        let built = directory.join(&target).join("guest").join(program);
+        fs::copy(&built, out.join(program)).expect("copy the guest");
+    }
 }
 
 /// `…/target` from `…/target/debug/build/driver-linux-hash/out`, so that debug and release builds,

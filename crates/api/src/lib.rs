@@ -4,6 +4,7 @@
 //! without the deployment's settings; what goes out has one shape for both documents. There is no
 //! HTTP in this crate: status codes and headers belong to `server`.
 
+pub mod access;
 pub mod agent;
 pub mod cancel;
 pub mod create;
@@ -13,12 +14,14 @@ pub mod files;
 pub mod json;
 pub mod key;
 pub mod logs;
+pub mod port;
 pub mod problem;
 pub mod query;
 pub mod sandbox;
 pub mod template;
 pub mod usage;
 
+pub use access::{EgressEntry, EgressLog, EgressQuery};
 pub use cancel::{CancelRequest, CancelResponse};
 pub use create::{Checked, CreateSandbox};
 pub use event::StreamedEvent;
@@ -26,6 +29,7 @@ pub use exec::{ExecRequest, ExecResponse};
 pub use files::Uploaded;
 pub use key::{ApiKey, ApiKeys, CreateKey, CreatedKey, Revoked};
 pub use logs::{Logs, LogsQuery};
+pub use port::{PortLink, PortLinkRequest};
 pub use problem::{Code, Problem};
 pub use sandbox::{PatchSandbox, Sandbox, SandboxFacts, SandboxList};
 pub use template::{Template, Templates};

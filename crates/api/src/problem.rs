@@ -60,6 +60,12 @@ pub enum Code {
     QuotaExceeded,
     /// The path only answers a request that asks for an upgrade of the connection.
     UpgradeRequired,
+    /// Nothing listens on that port in the sandbox.
+    PortClosed,
+    /// What answers on that port does not speak HTTP, or went away in the middle.
+    BadGateway,
+    /// What answers on that port said nothing for too long.
+    GatewayTimeout,
     /// A bug or a broken host. The server's log has the rest, under `x-request-id`.
     Internal,
     /// Known, valid, and not built yet.
@@ -76,6 +82,8 @@ pub enum Code {
     TemplateNotBuilt,
     /// `stream=stdout` and `stream=all` are reserved.
     LogStreamNotAvailable,
+    /// The pool of this sandbox keeps no log of what it reached.
+    EgressLogNotAvailable,
     /// A part that is needed does not answer; the same request may work later.
     Unavailable,
     /// The disk, or the sandbox's share of it, is full.
@@ -89,6 +97,7 @@ impl Code {
             "agent_not_available" => Self::AgentNotAvailable,
             "workspace_not_available" => Self::WorkspaceNotAvailable,
             "image_pull_not_available" => Self::ImagePullNotAvailable,
+            "egress_log_not_available" => Self::EgressLogNotAvailable,
             "unknown_template" => Self::UnknownTemplate,
             "template_not_built" => Self::TemplateNotBuilt,
             "log_stream_not_available" => Self::LogStreamNotAvailable,

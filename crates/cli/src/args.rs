@@ -1,10 +1,14 @@
 //! The command line: names, defaults and help. What the commands do is in their own modules.
 
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 use clap::{Args, Parser, Subcommand};
+use model::TemplateName;
+use server::config::Places;
 
-use crate::{keys, run, sandbox, template};
+use crate::failure::Failure;
+use crate::{agents, doctor, keys, run, sandbox, template};
 
 /// Self-hosted sandboxes for AI agents
 #[derive(Debug, Parser)]
@@ -26,7 +30,7 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: Box<sandbox::Command>,
     },
-    /// Build, list and remove what sandboxes are made from
+    /// Build, pull, import, list and remove what sandboxes are made from
     Template {
         #[command(flatten)]
         data: DataDir,
@@ -42,6 +46,15 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: keys::Command,
     },
+    /// Show a server, and all that share its data directory on this machine
+    Status {
+        #[command(flatten)]
+        connection: Connection,
+    },
+    /// Check this host, attack sandboxes of its own, and print what held
+    Doctor(doctor::DoctorArgs),
+    /// Serve the agent daemon, and talk to one
+    Agents(agents::AgentsArgs),
     /// Serve the HTTP API
     Serve(server::config::Flags),
     /// Keep sandboxes while servers come and go; started by `serve`
@@ -111,22 +124,80 @@ pub(crate) struct DataDir {
         value_name = "DIR"
     )]
     data_dir: Option<PathBuf>,
+    /// The server's configuration file on this machine
+    #[arg(
+        long,
+        global = true,
+        env = "BASTIDE_CONFIG",
+        hide_env_values = true,
+        value_name = "FILE"
+    )]
+    config: Option<PathBuf>,
+    #[arg(skip)]
+    said: OnceLock<Places>,
 }
 
 impl DataDir {
     #[cfg(test)]
     pub(crate) fn at(dir: &str) -> Self {
-        Self { data_dir: Some(dir.into()) }
+        Self { data_dir: Some(dir.into()), config: None, said: OnceLock::new() }
     }
 
-    /// As the server has it, if its configuration file says nothing else.
-    pub(crate) fn dir(&self) -> PathBuf {
-        let home = || std::env::home_dir().filter(|_| !rustix::process::geteuid().is_root());
-        match (&self.data_dir, home()) {
-            (Some(dir), _) => dir.clone(),
-            (None, Some(home)) => home.join(".local/share/bastide"),
-            (None, None) => PathBuf::from("/var/lib/bastide"),
+    /// As the server has it.
+    pub(crate) fn dir(&self) -> Result<PathBuf, Failure> {
+        if let Some(dir) = &self.data_dir {
+            return Ok(dir.clone());
         }
+        if let Some(dir) = &self.said()?.data_dir {
+            return Ok(dir.clone());
+        }
+        let home = std::env::home_dir().filter(|_| !rustix::process::geteuid().is_root());
+        Ok(home.map_or_else(
+            || PathBuf::from("/var/lib/bastide"),
+            |home| home.join(".local/share/bastide"),
+        ))
+    }
+
+    /// The server's file, if one was named.
+    pub(crate) fn config(&self) -> Option<PathBuf> {
+        self.config.clone()
+    }
+
+    /// The operator's own definition of a template, which wins over a built-in one.
+    pub(crate) fn definition_of(&self, name: &TemplateName) -> Result<Option<PathBuf>, Failure> {
+        let Some(dir) = self.templates_dir()? else { return Ok(None) };
+        Ok(Some(dir.join(format!("{name}.toml"))).filter(|path| path.exists()))
+    }
+
+    /// The operator's own definitions.
+    pub(crate) fn definitions(&self) -> Result<Vec<PathBuf>, Failure> {
+        let Some(dir) = self.templates_dir()? else { return Ok(Vec::new()) };
+        let cannot = |error| Failure::new(format!("cannot list {}: {error}", dir.display()));
+        let entries = std::fs::read_dir(&dir).map_err(cannot)?;
+        let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+        let mut paths: Vec<_> =
+            paths.filter(|path| path.extension().is_some_and(|one| one == "toml")).collect();
+        paths.sort();
+        Ok(paths)
+    }
+
+    fn templates_dir(&self) -> Result<Option<PathBuf>, Failure> {
+        let set = std::env::var_os("BASTIDE_TEMPLATES_DIR").map(PathBuf::from);
+        Ok(match set {
+            Some(dir) => Some(dir),
+            None => self.said()?.templates_dir.clone(),
+        })
+    }
+
+    fn said(&self) -> Result<&Places, Failure> {
+        if let Some(said) = self.said.get() {
+            return Ok(said);
+        }
+        let said = match &self.config {
+            Some(file) => Places::of_file(file)?,
+            None => Places::default(),
+        };
+        Ok(self.said.get_or_init(|| said))
     }
 }
 

@@ -50,6 +50,13 @@ impl Client {
         Ok(Self { url, connector, key: find_key(connection)?, tasks: TaskTracker::new() })
     }
 
+    /// Another server than ours, with a token of its own.
+    pub(crate) fn to(url: &str, token: Option<String>) -> Result<Self, Failure> {
+        let url: ServerUrl = url.parse()?;
+        let connector = Connector::new(&url, None)?;
+        Ok(Self { url, connector, key: token, tasks: TaskTracker::new() })
+    }
+
     /// Sends JSON (or nothing) and reads JSON.
     pub(crate) async fn json<T: DeserializeOwned>(
         &self,
@@ -131,6 +138,19 @@ impl Client {
         request: Request<Body>,
         wait: Duration,
     ) -> Result<Response<Incoming>, Failure> {
+        let response = self.exchange(request, wait).await?;
+        if response.status().is_success() || response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            return Ok(response);
+        }
+        Err(refusal(response, self.key.is_some()).await)
+    }
+
+    /// Sends a request; whatever is answered is the answer.
+    pub(crate) async fn exchange(
+        &self,
+        request: Request<Body>,
+        wait: Duration,
+    ) -> Result<Response<Incoming>, Failure> {
         let stream = self.connector.connect(&self.url).await?;
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
@@ -144,10 +164,7 @@ impl Client {
             .await
             .map_err(|_| Failure::new(format!("the server did not answer in {wait:?}")))?
             .map_err(|error| self.lost(&error))?;
-        if response.status().is_success() || response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            return Ok(response);
-        }
-        Err(refusal(response, self.key.is_some()).await)
+        Ok(response)
     }
 
     fn lost(&self, error: &hyper::Error) -> Failure {
@@ -193,12 +210,11 @@ fn find_key(connection: &Connection) -> Result<Option<String>, Failure> {
     if let Some(key) = &connection.key {
         return Ok(Some(key.trim().to_owned()));
     }
-    let operator = connection.data.dir().join(server::OPERATOR_KEY_FILE);
     let (path, must_exist) = match &connection.key_file {
-        Some(path) => (path, true),
-        None => (&operator, false),
+        Some(path) => (path.clone(), true),
+        None => (connection.data.dir()?.join(server::OPERATOR_KEY_FILE), false),
     };
-    match fs::read_to_string(path) {
+    match fs::read_to_string(&path) {
         Ok(text) => Ok(Some(text.trim().to_owned())),
         Err(error) if must_exist => {
             Err(Failure::new(format!("cannot read the key in {}: {error}", path.display())))

@@ -15,6 +15,14 @@ impl Failure {
         Self { message: message.into(), hint: None }
     }
 
+    /// A library's hint is on a line of its own.
+    fn told(text: &str) -> Self {
+        match text.split_once("\nhint: ") {
+            Some((message, hint)) => Self::new(message).hint(hint),
+            None => Self::new(text),
+        }
+    }
+
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
@@ -23,15 +31,15 @@ impl Failure {
 
 impl From<anyhow::Error> for Failure {
     fn from(error: anyhow::Error) -> Self {
-        Self::new(format!("{error:#}"))
+        Self::told(&format!("{error:#}"))
     }
 }
 
 impl From<model::Error> for Failure {
     fn from(error: model::Error) -> Self {
         match error {
-            model::Error::Internal(inner) => Self::new(format!("{inner:#}")),
-            other => Self::new(other.to_string()),
+            model::Error::Internal(inner) => Self::told(&format!("{inner:#}")),
+            other => Self::told(&other.to_string()),
         }
     }
 }

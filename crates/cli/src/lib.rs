@@ -1,10 +1,12 @@
 //! The command line of Bastide. It wires the parts together for `serve` and `run`; everything else
 //! is a client of the HTTP API and knows no more than what the API says.
 
+mod agents;
 mod args;
 mod attach;
 mod client;
 mod completions;
+mod doctor;
 mod envd;
 mod failure;
 mod keys;
@@ -12,6 +14,7 @@ mod out;
 mod run;
 mod sandbox;
 mod serve;
+mod status;
 mod template;
 mod terminal;
 
@@ -49,6 +52,12 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
             block_on(keys::execute(&client, command, connection.shown.json))
         }
         Command::Template { data, shown, command } => template::execute(&data, command, shown.json),
+        Command::Status { connection } => {
+            let client = Client::new(&connection)?;
+            block_on(status::execute(&client, &connection))
+        }
+        Command::Doctor(args) => doctor::execute(&args),
+        Command::Agents(args) => agents::execute(args),
         Command::Serve(flags) => serve::execute(&flags),
         Command::Keeper { data_dir } => Ok(driver_linux::keeper::main(&data_dir)),
         Command::Completions { shell } => {

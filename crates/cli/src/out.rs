@@ -71,13 +71,6 @@ pub(crate) fn bytes_bar(total: Option<u64>, what: &str) -> ProgressBar {
     bar.with_message(what.to_owned())
 }
 
-/// A bar in thousandths, for work whose share is known.
-pub(crate) fn share_bar() -> ProgressBar {
-    let bar = ProgressBar::new(1000).with_style(style("{spinner} {wide_bar} {elapsed} {msg}"));
-    bar.enable_steady_tick(Duration::from_millis(100));
-    bar
-}
-
 /// A spinner for work of unknown length.
 pub(crate) fn spinner(what: &str) -> ProgressBar {
     let bar = ProgressBar::new_spinner().with_style(style("{spinner} {msg} {elapsed}"));

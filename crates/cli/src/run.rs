@@ -1,14 +1,19 @@
 //! `bastide run`: one command in a fresh sandbox, without a server. Nothing of it is left, however
-//! it ends. There is no network inside.
+//! it ends. There is no network inside unless one is asked for.
 
-use std::path::PathBuf;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Args;
+use driver_linux::egress::{Egress, EgressConfig, Sockets};
 use driver_linux::template::TemplateStore;
-use driver_linux::{OneShot, OneShotConfig};
+use driver_linux::{OneShot, OneShotConfig, Privilege};
 use guest_proto::{GUEST_PORT, Guest};
-use model::{Limits, TemplateName};
+use model::{Limits, Policy, PolicyName, SandboxId, TemplateName};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::args::{DataDir, pair};
 use crate::attach::{self, Lines, Program, Signals};
@@ -24,6 +29,7 @@ const NOT_FOUND: u8 = 127;
 Examples:
   bastide run -- id
   bastide run -it -- bash
+  bastide run --allow example.com:443 -- curl https://example.com/
   tar -c . | bastide run --template standard -- sh -c 'tar -x && make'")]
 pub(crate) struct RunArgs {
     /// What to make it from; `host` is this machine's own programs, read-only
@@ -53,6 +59,15 @@ pub(crate) struct RunArgs {
     /// Processes; default: the template's
     #[arg(long, value_name = "N")]
     pids: Option<u32>,
+    /// What it may reach: none, open (the public internet), or a policy of the configuration
+    #[arg(long, value_name = "POLICY", default_value = "none")]
+    network: PolicyName,
+    /// A host, address or range that it may reach, as host:port, *.host or 10.0.0.0/8; may be repeated
+    #[arg(long, value_name = "RULE")]
+    allow: Vec<String>,
+    /// Kill the command after so long
+    #[arg(long, value_name = "SECONDS")]
+    timeout: Option<u64>,
     #[command(flatten)]
     data: DataDir,
     #[arg(required = true, value_name = "COMMAND", trailing_var_arg = true)]
@@ -60,19 +75,28 @@ pub(crate) struct RunArgs {
 }
 
 pub(crate) fn execute(args: RunArgs) -> Result<ExitCode, Failure> {
-    let data_dir = args.data.dir();
+    let data_dir = args.data.dir()?;
+    // Before this process is somebody else: where the configuration is depends on who asks.
+    let policy = policy(&args)?;
+    if driver_linux::enter(&data_dir)? != Privilege::Host {
+        tell_once(&data_dir);
+    }
     let limits = limits(&args, &data_dir)?;
+    let timeout = args.timeout.map(Duration::from_secs);
     let config = OneShotConfig {
         data_dir,
         template: args.template,
         limits,
+        egress: !policy.is_closed(),
         runtime_dir: PathBuf::from("/run/bastide"),
     };
     // Before any runtime: it forks.
-    let sandbox = OneShot::start(&config).map_err(|error| told(&error))?;
+    let mut sandbox = OneShot::start(&config)?;
     let program = Program { command: args.command, cwd: args.cwd, env: args.env };
     let user = args.user.unwrap_or_else(|| sandbox.user().to_owned());
-    let result = block_on(run(sandbox.guest(), &user, &program, args.tty));
+    let way_out = sandbox.take_egress().map(|sockets| (sockets, policy));
+    let attached = Attached { user: &user, program: &program, tty: args.tty, timeout };
+    let result = block_on(run(sandbox.guest(), &attached, way_out));
     sandbox.close();
     match result {
         Err(failure) if failure.message.contains("no such program") => {
@@ -83,7 +107,42 @@ pub(crate) fn execute(args: RunArgs) -> Result<ExitCode, Failure> {
     }
 }
 
-async fn run(guest: &Guest, user: &str, program: &Program, tty: bool) -> Result<ExitCode, Failure> {
+/// What is weaker without root, to a person, at the first run of a data directory.
+fn tell_once(data_dir: &Path) {
+    let mark = data_dir.join(".told-what-is-weaker");
+    if mark.exists() || !std::io::stderr().is_terminal() {
+        return;
+    }
+    out::note("running without root; weaker than with it (this is told once):");
+    for weakness in driver_linux::weaknesses() {
+        out::note(format!("- {}: {}", weakness.missing, weakness.effect));
+        out::note(format!("  hint: {}", weakness.hint));
+    }
+    // It is told again if it cannot be noted.
+    let noted = std::fs::create_dir_all(data_dir).and_then(|()| std::fs::write(mark, ""));
+    drop(noted);
+}
+
+/// How the command is run.
+struct Attached<'a> {
+    user: &'a str,
+    program: &'a Program,
+    tty: bool,
+    timeout: Option<Duration>,
+}
+
+async fn run(
+    guest: &Guest,
+    attached: &Attached<'_>,
+    way_out: Option<(Sockets, Policy)>,
+) -> Result<ExitCode, Failure> {
+    let Attached { user, program, tty, timeout } = *attached;
+    let egress = Egress::new(EgressConfig::default(), TaskTracker::new(), CancellationToken::new());
+    // Served for as long as the command runs.
+    let _serving = match way_out {
+        Some((sockets, policy)) => Some(egress.serve(SandboxId::generate(), sockets, policy)?),
+        None => None,
+    };
     let open = async || -> Result<Envd, Failure> {
         let tunnel = guest
             .tunnel(GUEST_PORT)
@@ -95,12 +154,31 @@ async fn run(guest: &Guest, user: &str, program: &Program, tty: bool) -> Result<
     if tty {
         attach::with_terminal(lines, program).await
     } else {
-        attach::with_pipes(lines, program, Signals::Pass, None).await
+        attach::with_pipes(lines, program, Signals::Pass, timeout).await
     }
 }
 
+/// What it may reach: the named policy, and what was allowed beside it.
+fn policy(args: &RunArgs) -> Result<Policy, Failure> {
+    let mut policy = match args.network.as_str() {
+        "none" => Policy::none(),
+        "open" => Policy::open(),
+        name => {
+            let flags = server::config::Flags { config: args.data.config(), ..Default::default() };
+            let config = server::config::load(&flags, &server::config::Environment::of_process())?;
+            let named = config.engine().policies.remove(&args.network);
+            named.ok_or_else(|| {
+                Failure::new(format!("no such policy: {name}"))
+                    .hint("none, open, or one that the file given with --config has")
+            })?
+        }
+    };
+    policy.rules.extend(Policy::parse(&args.allow).map_err(anyhow::Error::from)?.rules);
+    Ok(policy)
+}
+
 /// The template's, with what was asked for instead.
-fn limits(args: &RunArgs, data_dir: &std::path::Path) -> Result<Option<Limits>, Failure> {
+fn limits(args: &RunArgs, data_dir: &Path) -> Result<Option<Limits>, Failure> {
     if args.vcpu.is_none() && args.memory_mib.is_none() && args.pids.is_none() {
         return Ok(None);
     }
@@ -114,13 +192,4 @@ fn limits(args: &RunArgs, data_dir: &std::path::Path) -> Result<Option<Limits>, 
             ..own
         }
     }))
-}
-
-/// The driver's hints are on a line of their own.
-fn told(error: &anyhow::Error) -> Failure {
-    let text = format!("{error:#}");
-    match text.split_once("\nhint: ") {
-        Some((message, hint)) => Failure::new(message).hint(hint),
-        None => Failure::new(text),
-    }
 }

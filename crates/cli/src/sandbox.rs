@@ -3,6 +3,7 @@
 mod archive;
 mod copy;
 mod create;
+mod egress;
 mod events;
 mod exec;
 mod files;
@@ -10,6 +11,8 @@ mod forward;
 mod logs;
 mod shell;
 mod show;
+mod tree;
+mod url;
 
 use std::process::ExitCode;
 
@@ -43,10 +46,12 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: files::Command,
     },
-    /// Copy a file into a sandbox or out of it
+    /// Copy a file or a directory into a sandbox or out of it
     Cp(copy::CopyArgs),
     /// Show the end of the agent's log
     Logs(logs::LogsArgs),
+    /// Show what a sandbox reached and what was refused
+    Egress(egress::EgressArgs),
     /// Stop a sandbox and keep its workspace
     Stop(Many),
     /// Start a stopped sandbox
@@ -66,6 +71,8 @@ pub(crate) enum Command {
     Rm(Many),
     /// Make a port of a sandbox reachable on this machine
     Forward(forward::ForwardArgs),
+    /// Print a link to a port of a sandbox, for a browser
+    Url(url::UrlArgs),
     /// Write the workspace as a tar archive
     Export(archive::ExportArgs),
     /// Unpack a tar archive into the workspace
@@ -95,6 +102,7 @@ pub(crate) async fn execute(
         Command::Files { command } => files::execute(client, command, json).await?,
         Command::Cp(args) => copy::copy(client, args).await?,
         Command::Logs(args) => logs::logs(client, args, json).await?,
+        Command::Egress(args) => egress::egress(client, args, json).await?,
         Command::Stop(many) => each(client, many, "stop", json).await?,
         Command::Start(many) => each(client, many, "start", json).await?,
         Command::Pause(many) => each(client, many, "pause", json).await?,
@@ -102,6 +110,7 @@ pub(crate) async fn execute(
         Command::Rename { id, name } => rename(client, &id, &name, json).await?,
         Command::Rm(many) => remove(client, many, json).await?,
         Command::Forward(args) => forward::forward(client, args).await?,
+        Command::Url(args) => url::url(client, args, json).await?,
         Command::Export(args) => archive::export(client, args).await?,
         Command::Import(args) => archive::import(client, args, json).await?,
         Command::Events(args) => events::events(client, args, json).await?,

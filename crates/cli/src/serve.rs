@@ -1,104 +1,248 @@
-//! `bastide serve`: settings, store, drivers, engine, front door, in that order; then the reverse.
-
-mod unreachable;
+//! `bastide serve`: settings, listeners, store, then a part: to lead, with drivers and an engine of its
+//! own, or to follow whoever leads until that one ends. And the reverse.
 
 use std::fs::DirBuilder;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
-use std::path::PathBuf;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
-use anyhow::Context;
-use driver_linux::{DiskConfig, LinuxConfig, LinuxDriver};
-use engine::{Engine, EngineConfig, Pool};
-use server::Config;
+use anyhow::{Context, bail};
+use driver::Unreachable;
+use driver_linux::egress::{EgressConfig, Resolver};
+use driver_linux::template::{Credentials, ImageAccess};
+use driver_linux::{
+    DiskConfig, Fence, ImageSettings, LinuxConfig, LinuxDriver, LinuxView, Privilege, Weakness,
+};
+use engine::{Engine, EngineConfig, Followed, Pool};
 use server::config::{Environment, Flags, PoolKind, PoolSettings, load};
+use server::{Config, Lease, Lock, Server};
 use store::Store;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
+use tokio::time::{Instant, sleep};
 
-use self::unreachable::Unreachable;
 use crate::failure::Failure;
 
 /// In the data directory.
 const DATABASE: &str = "bastide.db";
+/// For a predecessor that gave up the lease to be gone altogether.
+const PREDECESSOR_WAIT: Duration = Duration::from_secs(10);
 
 pub(crate) fn execute(flags: &Flags) -> Result<ExitCode, Failure> {
     let config = load(flags, &Environment::of_process())?;
+    keeper_command()?;
+    let privilege = driver_linux::enter(&config.data_dir)?;
+    let weaknesses = driver_linux::weaknesses();
     server::log::start(&config.log)?;
+    if privilege != Privilege::Host {
+        tracing::info!(?privilege, "running without root, in a user namespace");
+    }
+    for Weakness { code, missing, effect, hint } in weaknesses {
+        tracing::warn!(weaker = code, missing, hint, "{effect}");
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(serve(config))?;
+    let served = runtime.block_on(serve(config));
+    if served.is_err() {
+        // Who lost the lease stops here, whatever it was doing.
+        runtime.shutdown_background();
+    }
+    served?;
     Ok(ExitCode::SUCCESS)
 }
 
 async fn serve(config: Config) -> anyhow::Result<()> {
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(&config.data_dir)
-        .with_context(|| format!("make the data directory {}", config.data_dir.display()))?;
-    // First, so that a taken port or a second server changes nothing.
+    make_dir(&config.data_dir)?;
+    // First, so that a taken port changes nothing.
     let listeners = server::bind(&config).await?;
-    let settings = config.engine();
-    let opened = open_pools(&config, &settings).await?;
     let store = Store::open(&config.data_dir.join(DATABASE)).context("open the store")?;
-    server::ensure_operator_key(&store, &config.data_dir).await?;
-    let engine = Engine::start(settings, opened.pools, store.clone()).await?;
-    let shutdown = CancellationToken::new();
-    let asked = TaskTracker::new();
-    let signalled = shutdown.clone();
-    asked.spawn(async move {
-        if let Err(error) = server::signalled().await {
-            tracing::error!(error = format!("{error:#}"), "cannot watch for signals: ending");
+    let mut server = Server::open(listeners, &config, store.clone())?;
+    server.enter_roster()?;
+    let dir = config.data_dir.clone();
+    let mut town = Town { config, store, server, linux: Vec::new() };
+    let mut signalled = std::pin::pin!(server::signalled());
+    let lock = match Lock::try_take(&dir)? {
+        Some(lock) => lock,
+        None => {
+            town.follow()?;
+            ready();
+            tokio::select! {
+                lock = Lock::wait(&dir)? => lock.context("wait for the lease")??,
+                ended = &mut signalled => {
+                    town.end().await;
+                    return ended;
+                }
+            }
         }
-        signalled.cancel();
-    });
-    let served = server::serve(listeners, &config, engine, store, shutdown).await;
-    for driver in opened.linux {
-        driver.close().await;
+    };
+    let lease = town.lead(lock).await?;
+    ready();
+    tokio::select! {
+        ended = signalled => {
+            town.end().await;
+            ended
+        }
+        () = lease.lost() => bail!("the lease on {} was lost: another server may act", dir.display()),
     }
-    served
 }
 
-struct Opened {
-    pools: Vec<Pool>,
+fn make_dir(dir: &Path) -> anyhow::Result<()> {
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
+    made.with_context(|| format!("make the data directory {}", dir.display()))
+}
+
+/// Tells the service manager, if one started us and wants to know (`Type=notify`): a restart of another
+/// server waits for it.
+fn ready() {
+    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
+    let told = || -> std::io::Result<()> {
+        let address = match path.as_bytes().strip_prefix(b"@") {
+            Some(name) => SocketAddr::from_abstract_name(name)?,
+            None => SocketAddr::from_pathname(&path)?,
+        };
+        UnixDatagram::unbound()?.send_to_addr(b"READY=1", &address).map(drop)
+    };
+    if let Err(error) = told() {
+        tracing::warn!(error = error.to_string(), "could not tell the service manager");
+    }
+}
+
+/// A server and what it works with.
+struct Town {
+    config: Config,
+    store: Store,
+    server: Server,
     /// To close at the end, when nothing uses them any more.
     linux: Vec<LinuxDriver>,
 }
 
-async fn open_pools(config: &Config, settings: &EngineConfig) -> anyhow::Result<Opened> {
-    let mut opened = Opened { pools: Vec::new(), linux: Vec::new() };
-    for pool in config.pools() {
-        let driver: Arc<dyn driver::Driver> = match pool.kind {
-            PoolKind::Linux => {
-                let linux = LinuxDriver::open(linux_config(config, settings, &pool)?)
-                    .await
-                    .map_err(anyhow::Error::from)
-                    .with_context(|| format!("open pool {}", pool.name))?;
-                opened.linux.push(linux.clone());
-                Arc::new(linux)
-            }
-            PoolKind::Unreachable => Arc::new(Unreachable),
-        };
-        opened.pools.push(Pool { name: pool.name, driver, max_sandboxes: pool.max_sandboxes });
+impl Town {
+    /// Takes over everything: what runs is adopted, what was left half done is finished.
+    async fn lead(&mut self, lock: Lock) -> anyhow::Result<Lease> {
+        let lease = Lease::begin(lock, &self.store).await.context("take the lease")?;
+        tracing::info!(epoch = lease.epoch().0, "leading");
+        let settings = self.config.engine();
+        let pools = self.open_pools(&settings, &lease).await?;
+        server::ensure_operator_key(&self.store, &self.config.data_dir).await?;
+        let store = self.store.fenced(lease.epoch());
+        let engine = Engine::start(settings, pools, store).await?;
+        self.server.lead(engine, Some(lease.epoch()))?;
+        Ok(lease)
     }
-    Ok(opened)
+
+    fn follow(&mut self) -> anyhow::Result<()> {
+        tracing::info!("another server leads: following it");
+        let mut followed = Vec::new();
+        for pool in self.config.pools() {
+            match pool.kind {
+                PoolKind::Linux => {
+                    let dir = self.dir_of(&pool);
+                    make_dir(&dir)?;
+                    let view = LinuxView::open(&dir).map_err(anyhow::Error::from)?;
+                    followed.push(Followed { name: pool.name, view: Arc::new(view) });
+                }
+                PoolKind::Unreachable => {}
+            }
+        }
+        self.server.follow(Engine::follow(self.config.engine(), followed, self.store.clone()))
+    }
+
+    async fn end(self) {
+        self.server.end().await;
+        for driver in self.linux {
+            driver.close().await;
+        }
+    }
+
+    async fn open_pools(
+        &mut self,
+        settings: &EngineConfig,
+        lease: &Lease,
+    ) -> anyhow::Result<Vec<Pool>> {
+        let mut pools = Vec::new();
+        for pool in self.config.pools() {
+            let driver: Arc<dyn driver::Driver> = match pool.kind {
+                PoolKind::Linux => {
+                    let linux = self.open_linux(&pool, settings, lease).await;
+                    let linux = linux.with_context(|| format!("open pool {}", pool.name))?;
+                    self.linux.push(linux.clone());
+                    Arc::new(linux)
+                }
+                PoolKind::Unreachable => Arc::new(Unreachable),
+            };
+            pools.push(Pool { name: pool.name, driver, max_sandboxes: pool.max_sandboxes });
+        }
+        Ok(pools)
+    }
+
+    async fn open_linux(
+        &self,
+        pool: &PoolSettings,
+        settings: &EngineConfig,
+        lease: &Lease,
+    ) -> anyhow::Result<LinuxDriver> {
+        let until = Instant::now() + PREDECESSOR_WAIT;
+        loop {
+            match LinuxDriver::open(self.linux_config(pool, settings, lease)?).await {
+                Err(model::Error::Unavailable { .. }) if Instant::now() < until => {
+                    sleep(Duration::from_millis(20)).await;
+                }
+                opened => return Ok(opened?),
+            }
+        }
+    }
+
+    fn linux_config(
+        &self,
+        pool: &PoolSettings,
+        settings: &EngineConfig,
+        lease: &Lease,
+    ) -> anyhow::Result<LinuxConfig> {
+        let pool_gb = self.config.disk.pool_gb.map(u64::from);
+        let lease = lease.clone();
+        Ok(LinuxConfig {
+            disk: DiskConfig { pool_gb, ..DiskConfig::default() },
+            policies: settings.policies.clone(),
+            warm: self.config.warm.clone(),
+            images: images(&self.config.images)?,
+            egress: EgressConfig {
+                resolver: Resolver::with_hosts(self.config.hosts.clone()),
+                ..EgressConfig::default()
+            },
+            fence: Fence::new(move || lease.holds()),
+            ..LinuxConfig::new(self.dir_of(pool), keeper_command()?)
+        })
+    }
+
+    fn dir_of(&self, pool: &PoolSettings) -> PathBuf {
+        pool.data_dir.clone().unwrap_or_else(|| self.config.data_dir.clone())
+    }
 }
 
-fn linux_config(
-    config: &Config,
-    settings: &EngineConfig,
-    pool: &PoolSettings,
-) -> anyhow::Result<LinuxConfig> {
-    let data_dir = pool.data_dir.clone().unwrap_or_else(|| config.data_dir.clone());
-    let disk = DiskConfig { pool_gb: config.disk.pool_gb.map(u64::from), ..DiskConfig::default() };
-    let policies = settings.policies.clone();
-    let warm = config.warm.clone();
-    Ok(LinuxConfig { disk, policies, warm, ..LinuxConfig::new(data_dir, keeper_command()?) })
+fn images(settings: &server::config::Images) -> anyhow::Result<ImageSettings> {
+    let credentials = match &settings.docker_config {
+        Some(path) => Credentials::from_docker_config(path).context("images.docker_config")?,
+        None => Credentials::default(),
+    };
+    let access = ImageAccess {
+        credentials,
+        plain_http: settings.plain_http.clone(),
+        bytes_max: u64::from(settings.max_gb) << 30,
+        time_max: Duration::from_secs(settings.pull_timeout_seconds),
+        ..ImageAccess::default()
+    };
+    Ok(ImageSettings { access, allowed_registries: settings.allowed_registries.clone() })
 }
 
-/// This program again, as the keeper.
+/// This program again, as the keeper. First asked for before this process gets mounts of its own: if
+/// nobody stays behind in the old ones, the kernel forgets what the program's path in them was.
 pub(crate) fn keeper_command() -> anyhow::Result<Vec<PathBuf>> {
-    let program = std::env::current_exe().context("find this program")?;
-    Ok(vec![program, "keeper".into()])
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    let program = match PROGRAM.get() {
+        Some(program) => program.clone(),
+        None => std::env::current_exe().context("find this program")?,
+    };
+    Ok(vec![PROGRAM.get_or_init(|| program).clone(), "keeper".into()])
 }

@@ -1,159 +1,158 @@
 //! `bastide template`: what sandboxes are made from, in the data directory of this machine.
 
+mod images;
+mod progress;
+mod show;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::Subcommand;
-use driver_linux::template::{Built, Definition, Progress, TemplateStore, definition, definitions};
-use indicatif::ProgressBar;
-use model::TemplateName;
-use serde_json::{Value, json};
+use clap::{Args, Subcommand};
+use driver_linux::template::{
+    self, BuildOptions, Definition, Recipe, TemplateStore, definition, definitions, dockerfile,
+};
+use model::{Policy, TemplateName};
 
+use self::images::{Access, Import, Pull};
+use self::progress::Shown;
 use crate::args::DataDir;
 use crate::failure::Failure;
-use crate::out;
+use crate::serve::keeper_command;
+use crate::{block_on, out};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Build a template; one that is built already is kept
-    Build {
-        name: TemplateName,
-        /// Build it anew, with today's packages; sandboxes keep what they stand on
-        #[arg(long)]
-        force: bool,
-        /// Take the definition from this file instead of the built-in ones
-        #[arg(long, value_name = "FILE")]
-        file: Option<PathBuf>,
-    },
+    /// Build a template; steps that were done before are not done again
+    Build(Build),
+    /// Fetch an image from a registry
+    Pull(Pull),
+    /// Read an image from an archive of `docker save`, `podman save` or the like
+    Import(Import),
     /// List templates, built or not
     #[command(visible_alias = "ls")]
     List,
-    /// Remove a built template; sandboxes keep what they stand on
+    /// Remove a template or image; sandboxes keep what they stand on
     Rm { name: TemplateName },
+    /// Clean up after a build whose process died (started by the build itself)
+    #[command(hide = true)]
+    Attend,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  bastide template build standard
+  bastide template build mine --file mine.toml
+  bastide template build app --dockerfile ./Dockerfile --context .")]
+pub(crate) struct Build {
+    name: TemplateName,
+    /// Do every step anew, with today's packages; sandboxes keep what they stand on
+    #[arg(long)]
+    force: bool,
+    /// Take the definition from this file instead of the built-in ones
+    #[arg(long, value_name = "FILE", conflicts_with = "dockerfile")]
+    file: Option<PathBuf>,
+    /// Build what this Dockerfile says: FROM, RUN, COPY, ENV, WORKDIR, USER, CMD
+    #[arg(long, value_name = "FILE")]
+    dockerfile: Option<PathBuf>,
+    /// Where COPY takes files from; default: the Dockerfile's directory
+    #[arg(long, value_name = "DIR", requires = "dockerfile")]
+    context: Option<PathBuf>,
+    /// What steps may reach beside package mirrors, such as pkg.test:443; may be repeated
+    #[arg(long, value_name = "RULE")]
+    allow: Vec<String>,
+    #[command(flatten)]
+    access: Access,
 }
 
 pub(crate) fn execute(data: &DataDir, command: Command, json: bool) -> Result<ExitCode, Failure> {
-    let store = TemplateStore::open(&data.dir())?;
+    let data_dir = data.dir()?;
+    if !matches!(command, Command::List) {
+        keeper_command()?;
+        // The files of a template belong to ids that an ordinary user has only as root of a namespace.
+        driver_linux::enter(&data_dir)?;
+    }
+    let store = TemplateStore::open(&data_dir)?;
     match command {
-        Command::Build { name, force, file } => {
-            let definition = find(&name, file.as_deref())?;
-            let built = build(&store, &definition, force)?;
-            if json {
-                out::json(&shown(&built, definition.description()))?;
-            } else {
-                let mib = built.template.bytes.unwrap_or(0) >> 20;
-                out::line(format!("{}@{}  {mib} MiB", name, built.template.digest));
+        Command::Build(mut args) => {
+            if args.file.is_none() && args.dockerfile.is_none() {
+                args.file = data.definition_of(&args.name)?;
             }
+            return block_on(build(&store, &data_dir, args, json));
         }
-        Command::List => list(&store, json)?,
+        Command::Pull(args) => return block_on(images::pull(&store, args, json)),
+        Command::Import(args) => images::import(&store, &args, json)?,
+        Command::List => show::list(&store, &own(data)?, json)?,
         Command::Rm { name } => {
             if !store.remove(&name)? {
                 return Err(Failure::new(format!("no such template: {name}")));
             }
             out::line(name.as_str());
         }
+        Command::Attend => return block_on(progress::attend(&data_dir)),
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn find(name: &TemplateName, file: Option<&Path>) -> Result<Definition, Failure> {
-    let Some(path) = file else {
-        return definition(name).ok_or_else(|| {
-            let known: Vec<String> =
-                definitions().iter().map(|one| one.name().to_string()).collect();
-            Failure::new(format!("no such template: {name}"))
-                .hint(format!("known are {}; give your own with --file", known.join(", ")))
-        });
+/// The operator's own definitions.
+fn own(data: &DataDir) -> Result<Vec<Definition>, Failure> {
+    let read = |path: PathBuf| {
+        let text = fs::read_to_string(&path)
+            .map_err(|error| Failure::new(format!("cannot read {}: {error}", path.display())))?;
+        Ok(Definition::parse(&text)?)
     };
-    let text = fs::read_to_string(path)
-        .map_err(|error| Failure::new(format!("cannot read {}: {error}", path.display())))?;
-    let definition = Definition::parse(&text)?;
-    if definition.name() != name {
-        return Err(Failure::new(format!("{} defines {}", path.display(), definition.name())));
-    }
-    Ok(definition)
+    data.definitions()?.into_iter().map(read).collect()
 }
 
-fn build(store: &TemplateStore, definition: &Definition, force: bool) -> Result<Built, Failure> {
-    let bar = out::share_bar();
-    let built = store.build(definition, &mut |progress| show(&bar, &progress), force);
-    bar.finish_and_clear();
-    Ok(built?)
-}
-
-/// On a terminal a bar, elsewhere a line for each step.
-fn show(bar: &ProgressBar, progress: &Progress) {
-    if bar.is_hidden() {
-        out::note(&progress.message);
-        return;
-    }
-    if let Some(fraction) = progress.fraction {
-        bar.set_position(thousandths(fraction));
-    }
-    bar.set_message(progress.message.clone());
-}
-
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "clamped to 0..=1000 first"
-)]
-fn thousandths(fraction: f32) -> u64 {
-    (fraction.clamp(0.0, 1.0) * 1000.0) as u64
-}
-
-fn list(store: &TemplateStore, json: bool) -> Result<(), Failure> {
-    let built = store.list()?;
-    let known = definitions();
-    let described = |name: &TemplateName| {
-        let own = known.iter().find(|one| one.name() == name).map(Definition::description);
-        own.unwrap_or(if name.as_str() == "host" {
-            "this machine's programs, read-only"
-        } else {
-            ""
-        })
+async fn build(
+    store: &TemplateStore,
+    data_dir: &Path,
+    args: Build,
+    json: bool,
+) -> Result<ExitCode, Failure> {
+    let recipe = recipe(&args)?;
+    let options = BuildOptions {
+        keeper_command: keeper_command()?,
+        runtime_dir: PathBuf::from("/run/bastide"),
+        fresh: args.force,
+        allow: Policy::parse(&args.allow)?,
+        images: args.access.resolve()?,
     };
-    let missing =
-        known.iter().filter(|one| !built.iter().any(|other| other.template.name == *one.name()));
-    if json {
-        let mut all: Vec<Value> =
-            built.iter().map(|one| shown(one, described(&one.template.name))).collect();
-        all.extend(missing.map(
-            |one| json!({ "name": one.name(), "built": false, "description": one.description() }),
-        ));
-        return out::json(&json!({ "templates": all }));
+    // Cleans up if this process is killed.
+    let attendant = progress::Attendant::start(data_dir)?;
+    let mut shown = Shown::new(json);
+    let built = template::build(store, &recipe, &options, &mut |event| shown.event(&event)).await;
+    shown.finish();
+    attendant.dismiss();
+    show::made(&built?, json)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn recipe(args: &Build) -> Result<Recipe, Failure> {
+    let read = |path: &Path| {
+        fs::read_to_string(path)
+            .map_err(|error| Failure::new(format!("cannot read {}: {error}", path.display())))
+    };
+    if let Some(path) = &args.dockerfile {
+        let own = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+        let context = args.context.as_deref().or(own).unwrap_or(Path::new("."));
+        return Ok(dockerfile(args.name.clone(), &read(path)?, context)?);
     }
-    let mut rows: Vec<Vec<String>> =
-        built.iter().map(|one| row(one, described(&one.template.name))).collect();
-    rows.extend(missing.map(|one| {
-        let description = one.description().to_owned();
-        vec![one.name().to_string(), "not built".into(), "-".into(), "-".into(), description]
-    }));
-    out::table(&["NAME", "BUILT", "SIZE", "DIGEST", "DESCRIPTION"], rows);
-    Ok(())
-}
-
-fn row(built: &Built, description: &str) -> Vec<String> {
-    let template = &built.template;
-    let built_at = template
-        .built_at
-        .map_or("needs no building".into(), |at| at.strftime("%Y-%m-%d %H:%M").to_string());
-    let size = template.bytes.map_or("-".into(), |bytes| format!("{} MiB", bytes >> 20));
-    let digest: String = template.digest.trim_start_matches("sha256:").chars().take(12).collect();
-    vec![template.name.to_string(), built_at, size, digest, description.to_owned()]
-}
-
-fn shown(built: &Built, description: &str) -> Value {
-    let template = &built.template;
-    json!({
-        "name": template.name,
-        "built": true,
-        "digest": template.digest,
-        "built_at": template.built_at,
-        "size_bytes": template.bytes,
-        "user": template.user,
-        "sudo": built.sudo,
-        "description": description,
-    })
+    if let Some(path) = &args.file {
+        let definition = Definition::parse(&read(path)?)?;
+        if definition.name() != &args.name {
+            return Err(Failure::new(format!("{} defines {}", path.display(), definition.name())));
+        }
+        return Ok(Recipe::from(&definition));
+    }
+    let name = &args.name;
+    let definition = definition(name).ok_or_else(|| {
+        let known: Vec<String> = definitions().iter().map(|one| one.name().to_string()).collect();
+        Failure::new(format!("no such template: {name}")).hint(format!(
+            "known are {}; give your own with --file or --dockerfile",
+            known.join(", ")
+        ))
+    })?;
+    Ok(Recipe::from(&definition))
 }

@@ -3,28 +3,36 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::os::unix::fs::chown;
+use std::os::unix::fs::{MetadataExt, chown};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use model::Limits;
+
+mod limits;
+
+use crate::privilege::Privilege;
 
 /// Where this instance's cgroups live.
 #[derive(Debug, Clone)]
 pub(crate) struct Hierarchy {
     /// `…/bastide/<instance>` in the v2 mount.
-    unified: PathBuf,
+    /// `None` on a host that gives us no group: then nothing is limited, paused or counted.
+    unified: Option<PathBuf>,
     /// The controllers that v2 offers there.
     unified_has: Vec<String>,
     /// v1 mounts of the controllers that it does not: (controller, `…/bastide/<instance>`).
     legacy: Vec<(&'static str, PathBuf)>,
+    /// Whether v2 bounds reads and writes of disks.
+    unified_has_io: bool,
+    /// Where v1 does; made when somebody is bounded.
+    legacy_io: Option<PathBuf>,
 }
 
 /// The cgroups of one incarnation, named after it.
 #[derive(Debug, Clone)]
 pub(crate) struct Leaf {
     /// The cgroup v2 directory: placement, freeze, kill.
-    pub(crate) unified: PathBuf,
+    pub(crate) unified: Option<PathBuf>,
     /// v1 directories of the controllers that v2 does not have.
     pub(crate) legacy: Vec<PathBuf>,
 }
@@ -33,11 +41,13 @@ pub(crate) struct Leaf {
 const CONTROLLERS: [&str; 3] = ["memory", "cpu", "pids"];
 /// cgroups of one sandbox: its own and one per exec.
 const DESCENDANTS_MAX: u32 = 4096;
-const CPU_PERIOD_USEC: u32 = 100_000;
 
 impl Hierarchy {
     /// Reads the mounts and makes this instance's parents.
     pub(crate) fn detect(instance: &str) -> anyhow::Result<Self> {
+        if Privilege::current() != Privilege::Host {
+            return Ok(delegated::find(instance));
+        }
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").context("read mountinfo")?;
         let root = unified_mount(&mounts).context(
             "no cgroup v2 mount: mount one, for example at /sys/fs/cgroup/unified (mount -t cgroup2)",
@@ -60,53 +70,47 @@ impl Hierarchy {
                 bail!("no cgroup controller {controller}, neither v1 nor v2");
             }
         }
-        Ok(Self { unified, unified_has, legacy })
+        let unified_has_io = offered.split_whitespace().any(|name| name == "io")
+            && turn_on(&root, &unified, "io").is_ok();
+        let legacy_io = legacy_mount(&mounts, "blkio").map(|mount| mount.join(&below));
+        Ok(Self { unified: Some(unified), unified_has, legacy, unified_has_io, legacy_io })
+    }
+
+    /// Whether this host gives us control groups at all.
+    pub(crate) fn has_groups(&self) -> bool {
+        self.unified.is_some()
+    }
+
+    /// Whether a controller limits what sandboxes use.
+    pub(crate) fn bounds(&self, controller: &str) -> bool {
+        self.unified_has.iter().any(|has| has == controller)
+            || self.legacy.iter().any(|(has, _)| *has == controller)
+    }
+
+    pub(crate) fn bounds_all(&self) -> bool {
+        CONTROLLERS.iter().all(|controller| self.bounds(controller))
     }
 
     pub(crate) fn leaf(&self, incarnation: &str) -> Leaf {
-        let legacy = self.legacy.iter().map(|(_, parent)| parent.join(incarnation)).collect();
-        Leaf { unified: self.unified.join(incarnation), legacy }
-    }
-
-    /// What to write for `limits`, at launch and when they change.
-    pub(crate) fn limit_writes(&self, leaf: &str, limits: &Limits) -> Vec<(PathBuf, String)> {
-        let bytes = u64::from(limits.memory_mib) << 20;
-        let quota = cpu_quota_usec(limits);
-        let mut writes = Vec::new();
-        for controller in &self.unified_has {
-            let dir = self.unified.join(leaf);
-            match controller.as_str() {
-                "memory" => {
-                    writes.push((dir.join("memory.max"), bytes.to_string()));
-                    writes.push((dir.join("memory.swap.max"), "0".to_owned()));
-                }
-                "cpu" => writes.push((dir.join("cpu.max"), format!("{quota} {CPU_PERIOD_USEC}"))),
-                _ => writes.push((dir.join("pids.max"), limits.pids.to_string())),
-            }
-        }
-        for (controller, parent) in &self.legacy {
-            let dir = parent.join(leaf);
-            match *controller {
-                "memory" => {
-                    writes.push((dir.join("memory.limit_in_bytes"), bytes.to_string()));
-                }
-                "cpu" => writes.push((dir.join("cpu.cfs_quota_us"), quota.to_string())),
-                _ => writes.push((dir.join("pids.max"), limits.pids.to_string())),
-            }
-        }
-        writes
+        let legacy = self.legacy.iter().map(|(_, parent)| parent.join(incarnation));
+        let io = self.legacy_io.iter().map(|parent| parent.join(incarnation));
+        let legacy = legacy.chain(io.filter(|dir| dir.exists())).collect();
+        Leaf { unified: self.unified.as_ref().map(|parent| parent.join(incarnation)), legacy }
     }
 
     /// Removes this instance's parents, which must be empty.
     pub(crate) fn remove(&self) {
-        remove(&self.unified, &self.legacy.iter().map(|(_, dir)| dir.clone()).collect::<Vec<_>>());
+        let Some(unified) = &self.unified else { return };
+        let legacy = self.legacy.iter().map(|(_, dir)| dir).chain(&self.legacy_io);
+        remove(unified, &legacy.cloned().collect::<Vec<_>>());
     }
 
     /// The incarnations that have a cgroup now.
     pub(crate) fn leaves(&self) -> anyhow::Result<BTreeSet<String>> {
         let mut names = BTreeSet::new();
         let parents = self.legacy.iter().map(|(_, parent)| parent);
-        for parent in std::iter::once(&self.unified).chain(parents) {
+        let io = self.legacy_io.iter().filter(|parent| parent.exists());
+        for parent in self.unified.iter().chain(parents).chain(io) {
             for entry in std::fs::read_dir(parent).context("list cgroups")? {
                 let entry = entry.context("list cgroups")?;
                 if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
@@ -123,21 +127,29 @@ impl Hierarchy {
 /// The first move after a while waits for an RCU grace period (6 ms on a busy host), which is why
 /// launchers do this before there is anything to launch.
 pub(crate) fn enter(leaf: &Leaf) -> anyhow::Result<()> {
-    for dir in std::iter::once(&leaf.unified).chain(&leaf.legacy) {
+    let Some(unified) = &leaf.unified else { return Ok(()) };
+    for dir in std::iter::once(unified).chain(&leaf.legacy) {
         std::fs::create_dir(dir).with_context(|| format!("make cgroup {}", dir.display()))?;
     }
-    for dir in std::iter::once(&leaf.unified).chain(&leaf.legacy) {
+    for dir in std::iter::once(unified).chain(&leaf.legacy) {
         set(&dir.join("cgroup.procs"), "0")?;
     }
-    set(&leaf.unified.join("cgroup.max.descendants"), &DESCENDANTS_MAX.to_string())
+    set(&unified.join("cgroup.max.descendants"), &DESCENDANTS_MAX.to_string())
 }
 
 /// Lets `uid` make cgroups below it, one for each exec, and move its own processes there.
 pub(crate) fn delegate_to(leaf: &Leaf, uid: u32) -> anyhow::Result<()> {
+    let Some(unified) = &leaf.unified else { return Ok(()) };
     for name in ["", "cgroup.procs"] {
-        chown(leaf.unified.join(name), Some(uid), Some(uid)).context("delegate the cgroup")?;
+        chown(unified.join(name), Some(uid), Some(uid)).context("delegate the cgroup")?;
     }
     Ok(())
+}
+
+/// Whose it is: the base uid of the range it was delegated to; `None` when it was not.
+pub(crate) fn owner(leaf: &Leaf) -> Option<u32> {
+    let uid = std::fs::metadata(leaf.unified.as_ref()?).ok()?.uid();
+    (uid != 0).then_some(uid)
 }
 
 pub(crate) fn set(file: &Path, value: &str) -> anyhow::Result<()> {
@@ -174,6 +186,34 @@ pub(crate) fn is_populated(unified: &Path) -> bool {
 fn event(unified: &Path, key: &str) -> Option<u64> {
     let text = std::fs::read_to_string(unified.join("cgroup.events")).ok()?;
     value_of(&text, key)
+}
+
+/// What became of the cgroup of an incarnation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Removed {
+    /// By this call, and by no other.
+    Now,
+    Before,
+    /// Something lives in it.
+    Not,
+}
+
+/// Removes the cgroups of an incarnation and tells whether it was this call that did.
+pub(crate) fn remove_leaf(unified: &Path, legacy: &[PathBuf]) -> Removed {
+    if let Ok(entries) = std::fs::read_dir(unified) {
+        for entry in entries.flatten().filter(|entry| entry.path().is_dir()) {
+            remove_below(&entry.path(), 1);
+        }
+    }
+    let removed = match std::fs::remove_dir(unified) {
+        Ok(()) => Removed::Now,
+        Err(error) if is_gone(&error) => Removed::Before,
+        Err(_) => Removed::Not,
+    };
+    for dir in legacy {
+        let _ = std::fs::remove_dir(dir);
+    }
+    removed
 }
 
 /// Removes its directories, inner ones first. What is still populated stays for `collect`.
@@ -234,14 +274,6 @@ fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ENODEV)
 }
 
-fn cpu_quota_usec(limits: &Limits) -> u32 {
-    let share = f64::from(limits.vcpu) * limits.cpu_fraction.clamp(0.01, 1.0);
-    let quota = (share * f64::from(CPU_PERIOD_USEC)).clamp(1000.0, 100_000_000.0);
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped above")]
-    let quota = quota as u32;
-    quota
-}
-
 /// On a pure v2 host, lets the instance's subtree use `controller`.
 fn turn_on(root: &Path, unified: &Path, controller: &str) -> anyhow::Result<()> {
     let between = unified.strip_prefix(root).context("cgroup parent")?;
@@ -271,5 +303,6 @@ fn legacy_mount(mountinfo: &str, controller: &str) -> Option<PathBuf> {
     })
 }
 
+mod delegated;
 #[cfg(test)]
 mod tests;

@@ -26,12 +26,15 @@ mod netlink;
 mod pace;
 mod proxy;
 mod relay;
+mod requests;
 mod sockets;
 mod steer;
 mod sys;
+mod tproxy;
 
 use std::io;
 use std::net::Ipv4Addr;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -42,8 +45,10 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 pub use dial::Resolver;
-pub use log::{Access, Verdict};
-pub use sockets::{NAMESERVER, OpenError, Sockets, open_in_current_netns};
+pub(crate) use dial::is_own;
+pub(crate) use log::read as read_log;
+pub use model::{Access, Verdict};
+pub use sockets::{NAMESERVER, OpenError, Sockets, Steering, open_in_current_netns};
 
 use log::AccessLog;
 use names::Names;
@@ -58,8 +63,10 @@ pub struct EgressConfig {
     pub connections_max: usize,
     /// A connection on which nothing moves for this long is cut.
     pub idle_max: Duration,
-    /// Entries of a sandbox's access log; the oldest go first.
+    /// Entries of a sandbox's access log in memory; the oldest go first.
     pub log_entries_max: usize,
+    /// Where each sandbox has a directory of its own, by its bare id, which holds the rest of them.
+    pub log_dir: Option<PathBuf>,
 }
 
 impl Default for EgressConfig {
@@ -69,7 +76,8 @@ impl Default for EgressConfig {
             connections_max_each: 256,
             connections_max: 4096,
             idle_max: Duration::from_secs(2 * 3600),
-            log_entries_max: 1024,
+            log_entries_max: 256,
+            log_dir: None,
         }
     }
 }
@@ -116,11 +124,13 @@ impl Egress {
         let mut names = Names::default();
         names.enter(&policy);
         let cancel = self.cancel.child_token();
+        let log_dir = self.shared.config.log_dir.as_ref().map(|dir| dir.join(sandbox.bare()));
         let inner = Arc::new(Inner {
             shared: Arc::clone(&self.shared),
             names: Mutex::new(names),
             policy: watch::Sender::new(Arc::new(policy)),
-            log: AccessLog::new(sandbox, self.shared.config.log_entries_max),
+            log: AccessLog::new(sandbox, self.shared.config.log_entries_max, log_dir),
+            lookups: Arc::new(Semaphore::new(dial::LOOKUPS_MAX_EACH)),
             tasks: TaskTracker::new(),
             cancel: cancel.clone(),
         });
@@ -133,9 +143,11 @@ impl Egress {
                 () = proxy::serve(Arc::clone(&served), tcp) => {}
                 () = dns::serve_udp(Arc::clone(&served), dns_udp) => {}
                 () = dns::serve_tcp(Arc::clone(&served), dns_tcp) => {}
+                () = served.log.write_out() => {}
             }
             served.tasks.close();
             served.tasks.wait().await;
+            served.log.flush().await;
             drop(link);
             drop(told);
         });
@@ -163,10 +175,28 @@ impl EgressHandle {
         self.inner.log.entries()
     }
 
+    /// For somebody who reads the log while the way out may be shut.
+    pub(crate) fn reader(&self) -> LogReader {
+        LogReader(Arc::clone(&self.inner))
+    }
+
     /// Shuts the way out, cuts what is open, and waits until nothing of it is left in this process.
     pub async fn close(self) {
         self.inner.cancel.cancel();
         self.done.cancelled().await;
+    }
+}
+
+/// See [`EgressHandle::reader`].
+#[derive(Debug)]
+pub(crate) struct LogReader(Arc<Inner>);
+
+impl LogReader {
+    /// What has ended is in the file; answers what is open.
+    pub(crate) async fn flushed(&self) -> Vec<Access> {
+        let open = self.0.log.open();
+        self.0.log.flush().await;
+        open
     }
 }
 
@@ -177,6 +207,7 @@ struct Inner {
     names: Mutex<Names>,
     policy: watch::Sender<Arc<Policy>>,
     log: AccessLog,
+    lookups: Arc<Semaphore>,
     tasks: TaskTracker,
     cancel: CancellationToken,
 }

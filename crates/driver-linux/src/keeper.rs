@@ -25,10 +25,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::cgroup::{self, Hierarchy};
 use crate::egress::Sockets;
-use crate::launcher::Shared;
+use crate::launcher::{Filters, Shared};
 use crate::plan::{Reply, Request};
+use crate::privilege::Privilege;
+use crate::run_record;
 use crate::sys;
-use crate::{run_record, seccomp};
 
 pub(crate) mod client;
 pub(crate) mod devices;
@@ -105,11 +106,13 @@ fn run(dir: &Path) -> anyhow::Result<()> {
     }
     let listener = UnixListener::bind(&path).context("bind the keeper socket")?;
     listener.set_nonblocking(true).context("keeper socket")?;
+    let privilege = Privilege::current();
     let mut keeper = Keeper {
         own: Some(Own { listener, _lock: lock }),
         shared: Shared {
-            filter: seccomp::program()?,
-            devices: devices::make().context("make the shared /dev")?,
+            filters: Filters::compile()?,
+            privilege,
+            devices_at: devices_at(dir)?,
             boot_id: run_record::boot_id()?,
             hierarchy: Hierarchy::detect(
                 std::fs::read_to_string(dir.join("instance")).context("read instance")?.trim(),
@@ -130,6 +133,13 @@ fn run(dir: &Path) -> anyhow::Result<()> {
         keeper.turn(&children)?;
     }
     std::fs::remove_file(&path).context("remove the keeper socket")
+}
+
+/// Where launchers may put the `/dev` of a sandbox together.
+pub(crate) fn devices_at(dir: &Path) -> anyhow::Result<PathBuf> {
+    let path = dir.join("run/dev");
+    std::fs::create_dir_all(&path).context("make the place of /dev")?;
+    Ok(path)
 }
 
 /// One keeper a directory: the lock is held for the life of the process.
@@ -244,11 +254,14 @@ impl Keeper {
         let mut drained = [0u8; 1024];
         while rustix::io::read(children, &mut drained).is_ok_and(|count| count > 0) {}
         while let Some((pid, status)) = sys::reap_one() {
+            self.registrations();
             if let Some(incarnation) = self.launchers.remove(&pid) {
-                self.launcher_ended(&incarnation, status);
+                // Killed after it had told of its guest, it has done what it was for.
+                if !self.guests.values().any(|guest| *guest == incarnation) {
+                    self.launcher_ended(&incarnation, status);
+                }
                 continue;
             }
-            self.registrations();
             if self.guests.contains_key(&pid) {
                 self.ended(pid, status);
             } else if self.early.len() < EARLY_MAX {
@@ -264,8 +277,10 @@ impl Keeper {
             return;
         }
         let leaf = self.shared.hierarchy.leaf(incarnation);
-        if cgroup::kill(&leaf.unified).is_ok() {
-            cgroup::remove(&leaf.unified, &leaf.legacy);
+        if let Some(unified) = &leaf.unified
+            && cgroup::kill(unified).is_ok()
+        {
+            cgroup::remove(unified, &leaf.legacy);
         }
     }
 

@@ -18,19 +18,22 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::thread::set_thread_res_uid;
 
 use crate::cgroup::{self, Hierarchy, Leaf};
 use crate::plan::{LaunchPlan, RunRecord};
+use crate::privilege::Privilege;
 use crate::seccomp;
 use crate::sys::{self, Fork};
-use crate::{egress, run_record};
+use crate::{egress, incarnation, run_record};
 
 mod init;
+mod rlimits;
 pub(crate) mod root;
 
 use init::Handed;
@@ -40,13 +43,31 @@ const INIT_SECONDS_MAX: i64 = 20;
 
 /// What every launch shares, made once by the keeper.
 pub(crate) struct Shared {
-    pub(crate) filter: seccomp::Program,
-    /// The `/dev` tree.
-    pub(crate) devices: OwnedFd,
+    pub(crate) filters: Filters,
     pub(crate) boot_id: String,
     pub(crate) hierarchy: Hierarchy,
+    pub(crate) privilege: Privilege,
+    /// An empty directory to put `/dev` together at, where that has to be done somewhere.
+    pub(crate) devices_at: PathBuf,
     /// Print what each step cost.
     pub(crate) trace: bool,
+}
+
+/// What a sandbox may ask of the kernel, without and with `nesting`.
+pub(crate) struct Filters {
+    plain: seccomp::Program,
+    nesting: seccomp::Program,
+}
+
+impl Filters {
+    pub(crate) fn compile() -> anyhow::Result<Self> {
+        let (plain, nesting) = (seccomp::program(false)?, seccomp::program(true)?);
+        Ok(Self { plain, nesting })
+    }
+
+    fn of(&self, nesting: bool) -> &seccomp::Program {
+        if nesting { &self.nesting } else { &self.plain }
+    }
 }
 
 /// A launch that worked.
@@ -57,28 +78,47 @@ pub(crate) struct Launched {
 
 /// Carries out `plan`, from a process that [`cgroup::enter`]ed the cgroups of `incarnation`. On
 /// failure no process is left; the cgroups are the caller's to remove once this process is gone.
+///
+/// Whoever wants it must want it still when the guest is let go, after the run record was written: so
+/// the successor of a server that died finds a record of every guest that runs.
 pub(crate) fn launch(
     plan: &LaunchPlan,
     incarnation: &str,
-    shared: &Shared,
+    (shared, is_wanted): (&Shared, &dyn Fn() -> bool),
+    devices: OwnedFd,
 ) -> anyhow::Result<Launched> {
+    ensure!(is_wanted(), "nobody waits for it any more");
     let mut trace = Trace::new(shared.trace);
     let listener = high(listen(plan)?)?;
-    let guest = high(File::open(&plan.guest.binary).context("open the guest")?)?;
+    let open = |path: &PathBuf| high(File::open(path).context("open the guest's programs")?);
+    let agents = plan.guest.agents.as_ref().map(open).transpose()?;
+    let programs = init::Programs { guest: open(&plan.guest.binary)?, agents };
     let (go_read, go_write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     let (said_read, said_write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+    let said_write = high(said_write)?;
     rustix::process::chdir(&plan.root.mount_point).context("go to the mount point")?;
     trace.step("listen and pipes");
-    let pid = match clone_as(plan.uid_base)? {
+    if shared.privilege != Privilege::Host {
+        rlimits::before_clone(&plan.limits, &shared.hierarchy, plan.uid_base)?;
+    }
+    let pid = match clone_as(plan.uid_base, shared.privilege)? {
         Fork::Child => {
             // The other ends stay open here until exec: the descriptor table is shared.
-            init::run(plan, shared, init::Ends { go: go_read, said: said_write }, &listener, &guest)
+            init::run(
+                plan,
+                shared,
+                init::Ends { go: go_read, said: said_write },
+                &listener,
+                &programs,
+            )
         }
         Fork::Parent(pid) => pid,
     };
     trace.step("clone");
-    let begun = Begun { plan, incarnation, leaf: shared.hierarchy.leaf(incarnation), pid };
-    let outcome = attend(&begun, shared, (go_write, said_read, said_write), &mut trace);
+    let leaf = shared.hierarchy.leaf(incarnation);
+    let begun = Begun { plan, incarnation, leaf, pid, devices };
+    let pipes = (go_write, said_read, said_write);
+    let outcome = attend(begun, (shared, is_wanted), pipes, &mut trace);
     if outcome.is_err() {
         undo(plan, pid);
     }
@@ -87,9 +127,12 @@ pub(crate) fn launch(
 
 /// Clones PID 1 with the range's base uid as its creator, so that the kernel's budgets (inotify,
 /// pipes, keys, namespaces) are its own and no neighbour's.
-fn clone_as(uid: u32) -> anyhow::Result<Fork> {
+fn clone_as(uid: u32, privilege: Privilege) -> anyhow::Result<Fork> {
     let base = rustix::process::Uid::from_raw(uid);
     set_thread_res_uid(None, base, None).context("become the base uid")?;
+    if privilege != Privilege::Host {
+        stay_visible()?;
+    }
     let flags = libc::CLONE_NEWUSER | libc::CLONE_NEWPID | libc::CLONE_FILES;
     let side = sys::clone(flags);
     if !matches!(side, Ok(Fork::Child)) {
@@ -97,6 +140,13 @@ fn clone_as(uid: u32) -> anyhow::Result<Fork> {
         set_thread_res_uid(None, root, None).context("become root again")?;
     }
     side.context("clone")
+}
+
+/// A change of user makes the kernel hide a process's `/proc` from all but the root of where its
+/// program began, which for an ordinary user is somebody else.
+pub(super) fn stay_visible() -> anyhow::Result<()> {
+    use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+    set_dumpable_behavior(DumpableBehavior::Dumpable).context("stay visible to the launcher")
 }
 
 fn listen(plan: &LaunchPlan) -> anyhow::Result<UnixListener> {
@@ -121,31 +171,39 @@ struct Begun<'a> {
     incarnation: &'a str,
     leaf: Leaf,
     pid: Pid,
+    devices: OwnedFd,
 }
 
 fn attend(
-    begun: &Begun<'_>,
-    shared: &Shared,
+    mut begun: Begun<'_>,
+    (shared, is_wanted): (&Shared, &dyn Fn() -> bool),
     (go, said, our_copy): Pipes,
     trace: &mut Trace,
 ) -> anyhow::Result<Launched> {
-    let Begun { plan, pid, .. } = *begun;
-    for (file, value) in shared.hierarchy.limit_writes(begun.incarnation, &plan.limits) {
-        cgroup::set(&file, &value)?;
+    let Begun { plan, pid, .. } = begun;
+    shared.hierarchy.limit(begun.incarnation, &plan.limits)?;
+    if let Some(io) = &plan.io {
+        let made = shared.hierarchy.limit_io(begun.incarnation, pid, io)?;
+        begun.leaf.legacy.extend(made);
     }
     cgroup::delegate_to(&begun.leaf, plan.uid_base)?;
-    let cgroup_dir = File::open(&begun.leaf.unified).context("open the cgroup")?;
     trace.step("limits");
     let id = pid.as_raw_nonzero();
-    let map = format!("0 {} 65536", plan.uid_base);
-    std::fs::write(format!("/proc/{id}/uid_map"), &map).context("write uid_map")?;
-    std::fs::write(format!("/proc/{id}/gid_map"), &map).context("write gid_map")?;
+    for file in ["uid_map", "gid_map"] {
+        let own = match shared.privilege {
+            Privilege::Host => String::new(),
+            Privilege::Namespace { .. } => std::fs::read_to_string(format!("/proc/self/{file}"))?,
+        };
+        let map = shared.privilege.map_of_sandbox(plan.uid_base, &own);
+        std::fs::write(format!("/proc/{id}/{file}"), map)
+            .with_context(|| format!("write {file}"))?;
+    }
     let user_ns = File::open(format!("/proc/{id}/ns/user")).context("open the user namespace")?;
-    let trees = trees(plan, shared, &user_ns)?;
-    trace.step("id maps and trees");
-    record(begun, shared)?;
-    trace.step("run record");
-    let handed = Handed::numbers(&trees, &cgroup_dir);
+    record(&begun, shared)?;
+    let trees = trees(plan, shared, begun.devices, &user_ns)?;
+    trace.step("run record, id maps and trees");
+    ensure!(is_wanted(), "nobody waits for it any more");
+    let handed = Handed::numbers(&trees);
     let mut go = File::from(go);
     go.write_all(handed.as_bytes()).context("let the guest go")?;
     drop(go);
@@ -159,7 +217,7 @@ fn attend(
     drop(our_copy);
     trace.step("init ready");
     let egress = match plan.egress {
-        true => Some(open_egress(pid)?),
+        true => Some(open_egress(pid, shared.privilege.steering())?),
         false => None,
     };
     let mut words = Vec::new();
@@ -189,8 +247,14 @@ fn hear(said: &File, process: &OwnedFd) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn trees(plan: &LaunchPlan, shared: &Shared, user_ns: &File) -> anyhow::Result<root::Trees> {
-    let map = user_ns.as_fd();
+fn trees(
+    plan: &LaunchPlan,
+    shared: &Shared,
+    devices: OwnedFd,
+    user_ns: &File,
+) -> anyhow::Result<root::Trees> {
+    // Mounts map ids for the host's root only; a namespace's sandboxes have the ids of the disk.
+    let map = (shared.privilege == Privilege::Host).then(|| user_ns.as_fd());
     let read_only = sys::MOUNT_ATTR_RDONLY | sys::MOUNT_ATTR_NODEV;
     let mut layers = Vec::new();
     for layer in &plan.root.layers {
@@ -210,16 +274,8 @@ fn trees(plan: &LaunchPlan, shared: &Shared, user_ns: &File) -> anyhow::Result<r
             sys::MOUNT_ATTR_NODEV | sys::MOUNT_ATTR_NOSUID,
         )?,
         binds,
-        devices: shared_devices(shared)?,
+        devices,
     })
-}
-
-fn shared_devices(shared: &Shared) -> anyhow::Result<OwnedFd> {
-    use rustix::mount::{OpenTreeFlags, open_tree};
-    let flags = OpenTreeFlags::OPEN_TREE_CLONE
-        | OpenTreeFlags::OPEN_TREE_CLOEXEC
-        | OpenTreeFlags::AT_EMPTY_PATH;
-    open_tree(&shared.devices, "", flags).context("clone /dev")
 }
 
 fn record(begun: &Begun<'_>, shared: &Shared) -> anyhow::Result<()> {
@@ -230,6 +286,8 @@ fn record(begun: &Begun<'_>, shared: &Shared) -> anyhow::Result<()> {
         pid: begun.pid.as_raw_nonzero().get(),
         boot_id: shared.boot_id.clone(),
         uid_base: plan.uid_base,
+        started_ticks: incarnation::started_ticks(begun.pid.as_raw_nonzero().get())
+            .context("init died before it began")?,
         unified: begun.leaf.unified.clone(),
         legacy: begun.leaf.legacy.clone(),
         socket: plan.guest.socket.clone(),
@@ -239,13 +297,13 @@ fn record(begun: &Begun<'_>, shared: &Shared) -> anyhow::Result<()> {
 }
 
 /// Opens the egress sockets in the network of `pid`, which this process enters for good.
-pub(crate) fn open_egress(pid: Pid) -> anyhow::Result<egress::Sockets> {
+pub(crate) fn open_egress(pid: Pid, steering: egress::Steering) -> anyhow::Result<egress::Sockets> {
     let network = File::open(format!("/proc/{}/ns/net", pid.as_raw_nonzero()))
         .context("open the network namespace")?;
     let kind = Some(rustix::thread::LinkNameSpaceType::Network);
     rustix::thread::move_into_link_name_space(network.as_fd(), kind)
         .context("enter the network namespace")?;
-    egress::open_in_current_netns().context("open egress sockets")
+    egress::open_in_current_netns(steering).context("open egress sockets")
 }
 
 /// Kills what was started (a PID 1 takes its namespace along) and removes its traces.

@@ -12,49 +12,63 @@
 //! Calls about one sandbox come one at a time (the engine's task per sandbox sees to it); the map of
 //! what is known is behind a mutex that is never held across a wait.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use anyhow::Context;
 use async_trait::async_trait;
 use driver::{
-    Capabilities, Collected, Driver, Exit, Launch, Maintenance, Observed, Template, Update, Usage,
+    AccessPage, Capabilities, Collected, Driver, Ended, Exit, ImageWanted, Launch, Maintenance,
+    Observed, Template, Update, Usage, UsedElsewhere,
 };
 use guest_proto::Guest;
 use model::{
-    EndReason, Error, Phase, Policy, PolicyName, Result, SandboxId, SandboxSpec, TemplateName, Tier,
+    EndReason, Error, Policy, PolicyName, Result, SandboxId, SandboxSpec, TemplateName, Tier,
 };
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::cgroup::{self, Hierarchy};
+use crate::cgroup::Hierarchy;
 use crate::egress::Egress;
 use crate::guest_binary;
+use crate::incarnation;
 use crate::keeper::client::KeeperClient;
 use crate::pool::{Disk, DiskPool};
+use crate::privilege::Privilege;
 use crate::template::TemplateStore;
 
+mod access;
 mod adopt;
+mod builds;
 mod collect;
 mod compute;
 mod config;
 mod end;
+mod entry;
+mod fence;
+mod inspect;
 mod layout;
 mod maintenance;
 mod order;
+mod pulls;
+mod remains;
 mod slots;
 mod stored;
+mod view;
 mod warm;
 
+use collect::Suspects;
 use compute::Running;
-pub use config::LinuxConfig;
-pub(crate) use layout::{Layout, random_hex};
-pub(crate) use order::{plan_of, user_id};
+pub use config::{ImageSettings, LinuxConfig};
+pub use fence::Fence;
+pub(crate) use layout::{Layout, random_hex, write_durably};
+pub(crate) use order::plan_of;
+use pulls::Pulls;
 pub(crate) use slots::Slots;
 use stored::{Sealer, Stored};
+pub use view::LinuxView;
 use warm::Warm;
 
 /// Ends of compute that the engine has not read yet.
@@ -70,23 +84,26 @@ struct Inner {
     layout: Layout,
     keeper: KeeperClient,
     hierarchy: Hierarchy,
+    privilege: Privilege,
     pool: DiskPool,
     upper_gb: u32,
     templates: TemplateStore,
-    guest_program: PathBuf,
+    guest_programs: guest_binary::Programs,
     sealer: Sealer,
     slots: Mutex<Slots>,
     policies: BTreeMap<PolicyName, Policy>,
     egress: Egress,
+    images: ImageSettings,
+    pulls: Mutex<Pulls>,
     boot_id: String,
     live: Mutex<HashMap<SandboxId, Entry>>,
     warm: Mutex<Warm>,
     /// Held while a tombstone is written.
     burials: Mutex<()>,
-    /// Incarnations of maintenance guests.
-    maintained: Mutex<BTreeSet<String>>,
-    /// cgroups that were nobody's in the last sweep.
-    suspects: Mutex<BTreeSet<String>>,
+    /// Sandboxes that have a maintenance guest, and its incarnation once it is known.
+    maintained: Mutex<BTreeMap<String, Option<String>>>,
+    /// What was nobody's in the last sweep.
+    suspects: Mutex<Suspects>,
     exits: mpsc::Sender<Exit>,
     exits_receiver: Mutex<Option<mpsc::Receiver<Exit>>>,
     tasks: TaskTracker,
@@ -94,6 +111,7 @@ struct Inner {
     /// The warm pool ends first: to end its members takes the tasks that watch them.
     warm_tasks: TaskTracker,
     warm_cancel: CancellationToken,
+    fence: Fence,
     /// One server a data directory.
     _lock: File,
 }
@@ -104,6 +122,8 @@ struct Entry {
     running: Option<Running>,
     /// Why its last compute ended.
     end_reason: Option<EndReason>,
+    /// What its last compute used.
+    ended: Option<Ended>,
     /// Set when only the tombstone is left.
     tombstone: Option<driver::Tombstone>,
     /// A launch is under way.
@@ -156,11 +176,9 @@ impl LinuxDriver {
         }
     }
 
-    /// What a sandbox reached and was refused, oldest first.
-    pub fn access_log(&self, id: SandboxId) -> Vec<crate::egress::Access> {
-        let live = self.inner.live();
-        let running = live.get(&id).and_then(|entry| entry.running.as_ref());
-        running.and_then(Running::access_log).unwrap_or_default()
+    /// Ranges of uids that are given out: one for each guest, whoever it is for.
+    pub fn uid_ranges_in_use(&self) -> usize {
+        self.inner.slots().in_use()
     }
 }
 
@@ -170,12 +188,15 @@ impl Inner {
         let lock = layout.lock()?;
         let instance = layout.instance()?;
         let templates = TemplateStore::open(layout.root()).map_err(anyhow::Error::from)?;
+        let templates = templates.with_host_nesting(config.host_nesting);
         let skeleton = templates.host_skeleton_dir();
         crate::template::host_skeleton(&skeleton).map_err(anyhow::Error::from)?;
         let keeper = KeeperClient::new(layout.root().to_owned(), config.keeper_command);
-        let pool = DiskPool::open(layout.root(), config.disk)?;
+        let privilege = Privilege::current();
+        let pool = DiskPool::open(layout.root(), config.disk.allowed(privilege))?;
         let hierarchy = Hierarchy::detect(&instance)?;
-        let guest_program = guest_binary::install(&layout.root().join("guest"))?;
+        let warm = if hierarchy.has_groups() { config.warm } else { BTreeMap::new() };
+        let guest_programs = guest_binary::install(&layout.root().join("guest"))?;
         let slots = Slots::open(&config.runtime_dir, layout.root(), &instance)?;
         keeper.ensure()?;
         let (exits, receiver) = mpsc::channel(EXITS_MAX);
@@ -183,28 +204,32 @@ impl Inner {
         let cancel = CancellationToken::new();
         Ok(Self {
             sealer: Sealer::open(&layout.root().join("master.key"))?,
-            egress: Egress::new(config.egress, tasks.clone(), cancel.clone()),
+            images: config.images,
+            pulls: Mutex::new(Pulls::default()),
+            egress: Egress::new(layout.logged(config.egress), tasks.clone(), cancel.clone()),
             boot_id: crate::run_record::boot_id()?,
             layout,
             keeper,
             hierarchy,
+            privilege,
             pool,
             upper_gb: config.upper_gb,
             templates,
-            guest_program,
+            guest_programs,
             slots: Mutex::new(slots),
             policies: config.policies,
             live: Mutex::new(HashMap::new()),
-            warm: Mutex::new(Warm::new(config.warm)),
+            warm: Mutex::new(Warm::new(warm)),
             burials: Mutex::new(()),
-            maintained: Mutex::new(BTreeSet::new()),
-            suspects: Mutex::new(BTreeSet::new()),
+            maintained: Mutex::new(BTreeMap::new()),
+            suspects: Mutex::new(Suspects::default()),
             exits,
             exits_receiver: Mutex::new(Some(receiver)),
             tasks,
             cancel,
             warm_tasks: TaskTracker::new(),
             warm_cancel: CancellationToken::new(),
+            fence: config.fence,
             _lock: lock,
         })
     }
@@ -217,11 +242,11 @@ impl Inner {
         self.warm.lock().expect("no holder of this lock panics")
     }
 
-    fn maintained(&self) -> MutexGuard<'_, BTreeSet<String>> {
+    fn maintained(&self) -> MutexGuard<'_, BTreeMap<String, Option<String>>> {
         self.maintained.lock().expect("no holder of this lock panics")
     }
 
-    fn suspects(&self) -> MutexGuard<'_, BTreeSet<String>> {
+    fn suspects(&self) -> MutexGuard<'_, Suspects> {
         self.suspects.lock().expect("no holder of this lock panics")
     }
 
@@ -240,36 +265,12 @@ fn existing(live: &HashMap<SandboxId, Entry>, id: SandboxId) -> Result<&Entry> {
     entry.ok_or_else(|| Error::no_sandbox(id))
 }
 
-impl Entry {
-    fn observed(&self) -> Observed {
-        Observed {
-            spec: self.stored.spec.clone(),
-            phase: self.phase(),
-            incarnation: self.running.as_ref().map(|r| r.record.incarnation.clone()),
-            started_at: self.running.as_ref().map(|r| r.record.started_at),
-            end_reason: self.end_reason,
-            tombstone: self.tombstone.clone(),
-        }
-    }
-
-    fn phase(&self) -> Phase {
-        if self.tombstone.is_some() {
-            return Phase::Destroyed;
-        }
-        match &self.running {
-            Some(running) if cgroup::freeze_asked(&running.record.unified) => Phase::Paused,
-            Some(_) => Phase::Running,
-            None if self.launching => Phase::Creating,
-            None => Phase::Stopped,
-        }
-    }
-}
-
 #[async_trait]
 impl Driver for LinuxDriver {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            pause: true,
+            pause: self.inner.hierarchy.has_groups(),
+            limits: self.inner.hierarchy.bounds_all(),
             disk_limit: self.inner.pool.enforces_limits(),
             egress: true,
             warm_pool: self.inner.warm().is_on(),
@@ -290,30 +291,37 @@ impl Driver for LinuxDriver {
     }
 
     async fn create(&self, launch: Launch) -> Result<Observed> {
+        self.inner.fence.check()?;
         self.create_sandbox(launch).await
     }
 
     async fn start(&self, id: SandboxId, policy: Policy) -> Result<Observed> {
+        self.inner.fence.check()?;
         self.start_sandbox(id, policy).await
     }
 
     async fn stop(&self, id: SandboxId, reason: EndReason) -> Result<()> {
+        self.inner.fence.check()?;
         self.stop_sandbox(id, reason).await
     }
 
     async fn pause(&self, id: SandboxId) -> Result<()> {
+        self.inner.fence.check()?;
         self.set_frozen(id, true).await
     }
 
     async fn resume(&self, id: SandboxId) -> Result<()> {
+        self.inner.fence.check()?;
         self.set_frozen(id, false).await
     }
 
     async fn remove(&self, id: SandboxId, reason: EndReason) -> Result<()> {
+        self.inner.fence.check()?;
         self.remove_sandbox(id, reason).await
     }
 
     async fn update(&self, id: SandboxId, update: Update) -> Result<()> {
+        self.inner.fence.check()?;
         self.update_sandbox(id, update).await
     }
 
@@ -332,17 +340,26 @@ impl Driver for LinuxDriver {
         running.map(|running| running.guest.clone()).ok_or_else(not_running)
     }
 
+    fn used_elsewhere(&self, id: SandboxId) -> Option<UsedElsewhere> {
+        view::used_elsewhere(&self.inner.layout, id)
+    }
+
     async fn usage(&self, id: SandboxId) -> Result<Usage> {
-        let (unified, legacy) = {
+        let record = {
             let live = self.inner.live();
             let Some(running) = &existing(&live, id)?.running else { return Ok(Usage::default()) };
-            (running.record.unified.clone(), running.record.legacy.clone())
+            running.record.clone()
         };
         let disk_bytes = self.inner.pool.used_bytes(Disk::Workspace, &id.bare());
-        Ok(Usage { disk_bytes, ..cgroup::usage(&unified, &legacy) })
+        Ok(Usage { disk_bytes, ..incarnation::usage(&record) })
+    }
+
+    async fn accesses(&self, id: SandboxId, after: Option<u64>, max: usize) -> Result<AccessPage> {
+        LinuxDriver::accesses(self, id, after, max).await
     }
 
     async fn maintenance(&self, id: SandboxId) -> Result<Maintenance> {
+        self.inner.fence.check()?;
         self.maintain(id).await
     }
 
@@ -361,7 +378,13 @@ impl Driver for LinuxDriver {
         Ok(self.inner.templates.get(name)?.map(|built| built.template))
     }
 
+    async fn pull(&self, wanted: &ImageWanted) -> Result<Template> {
+        self.pull_image(wanted).await
+    }
+
     async fn collect(&self) -> Result<Collected> {
+        self.inner.fence.check()?;
+        self.forget_tombstones().await?;
         self.collect_orphans().await
     }
 }

@@ -3,8 +3,8 @@
 //! A *minder* process is forked before anything else: it launches the guest and waits until the
 //! caller is done with it, or dead, also by `kill -9`; then it kills and removes everything.
 
-use std::io::{Read, Write};
-use std::os::fd::OwnedFd;
+use std::io::Read;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
@@ -14,14 +14,16 @@ use model::{Limits, TemplateName};
 use rustix::process::{Pid, WaitOptions, waitpid};
 
 use crate::cgroup::{self, Hierarchy};
-use crate::keeper::devices;
-use crate::launcher::{self, Shared};
-use crate::linux::{Layout, Slots, plan_of, user_id};
-use crate::plan::{LaunchPlan, RunRecord};
+use crate::egress::Sockets;
+use crate::keeper::{devices, devices_at, wire};
+use crate::launcher::{self, Filters, Shared};
+use crate::linux::{Layout, Slots, plan_of};
+use crate::plan::{LaunchPlan, Reply, RunRecord};
 use crate::pool::{Disk, DiskConfig, DiskKind, DiskPool};
+use crate::privilege::Privilege;
 use crate::sys::{self, Fork};
 use crate::template::{Built, TemplateStore};
-use crate::{guest_binary, run_record, seccomp};
+use crate::{guest_binary, incarnation, run_record};
 
 /// What to run in.
 #[derive(Debug, Clone)]
@@ -31,6 +33,8 @@ pub struct OneShotConfig {
     pub template: TemplateName,
     /// The template's own when absent.
     pub limits: Option<Limits>,
+    /// Whether it is to have a way out, which the caller then serves.
+    pub egress: bool,
     pub runtime_dir: PathBuf,
 }
 
@@ -38,12 +42,14 @@ pub struct OneShotConfig {
 pub struct OneShot {
     guest: Guest,
     user: String,
+    egress: Option<Sockets>,
     minder: Pid,
     hold: Option<UnixStream>,
 }
 
 impl OneShot {
-    /// Starts one. The process must be single-threaded: call it before any runtime.
+    /// Starts one. The process must be single-threaded: call it before any runtime. An ordinary user
+    /// calls [`crate::enter`] first.
     ///
     /// # Errors
     /// What the host lacks, or the step of the launch that failed; nothing is left then.
@@ -71,19 +77,11 @@ impl OneShot {
                 // The minder removes it, also when this process is killed.
                 let dir = dir.keep();
                 drop(theirs);
-                let mut first = [0u8; 1];
-                let mut hold = ours;
-                let answered = hold.read(&mut first).context("hear from the minder")?;
-                if answered == 0 || first != *b"." {
-                    let mut words = String::from_utf8_lossy(&first[..answered]).into_owned();
-                    let _ = hold.read_to_string(&mut words);
-                    drop(hold);
+                let (socket, egress) = hear(&ours).inspect_err(|_| {
                     let _ = waitpid(Some(minder), WaitOptions::empty());
-                    bail!("{words}");
-                }
-                let socket = Layout::open(&dir)?.socket(SOCKET);
-                let guest = Guest::new(Address::Unix(socket));
-                Ok(Self { guest, user: built.template.user, minder, hold: Some(hold) })
+                })?;
+                let guest = Guest::new(Address::Unix(dir.join(socket)));
+                Ok(Self { guest, user: built.template.user, egress, minder, hold: Some(ours) })
             }
         }
     }
@@ -95,6 +93,11 @@ impl OneShot {
     /// The account that commands run as by default.
     pub fn user(&self) -> &str {
         &self.user
+    }
+
+    /// The way out, if one was asked for; nothing gets out until somebody serves it.
+    pub fn take_egress(&mut self) -> Option<Sockets> {
+        self.egress.take()
     }
 
     /// Ends it and waits until nothing of it is left.
@@ -118,23 +121,49 @@ impl Drop for OneShot {
 const SOCKET: &str = "run";
 const INCARNATION: &str = "1";
 
+/// What a launcher or the minder answers: where the guest listens, and its way out.
+fn hear(connection: &UnixStream) -> anyhow::Result<(PathBuf, Option<Sockets>)> {
+    let (reply, fds) = wire::receive(connection).context("the sandbox's process died")?;
+    match reply {
+        Reply::Launched { .. } => {
+            let sockets = <[OwnedFd; 4]>::try_from(fds).ok().map(Sockets::from_array);
+            Ok((Path::new("run/g").join(SOCKET), sockets))
+        }
+        Reply::Failed { error, .. } => bail!("{error}"),
+        Reply::Pong { .. } | Reply::Egress | Reply::Busy { .. } | Reply::Done => {
+            bail!("an answer out of turn")
+        }
+    }
+}
+
+fn tell(connection: &UnixStream, outcome: anyhow::Result<Option<Sockets>>) {
+    let (reply, sockets) = match outcome {
+        Ok(sockets) => (Reply::Launched { pid: 0 }, sockets),
+        Err(error) => (Reply::Failed { step: String::new(), error: format!("{error:#}") }, None),
+    };
+    let fds = sockets.map(Sockets::into_array);
+    let fds: Vec<_> = fds.iter().flatten().map(AsFd::as_fd).collect();
+    // Who does not hear it is gone, and that is noticed elsewhere.
+    let _ = wire::send(connection, &reply, &fds);
+}
+
 /// The minder's life; gives its exit code.
 fn mind(config: &OneShotConfig, built: &Built, dir: &Path, caller: &UnixStream) -> i32 {
     // Signals of the terminal are the caller's to handle; its end is ours to notice.
     let _signals: Option<OwnedFd> =
         sys::signalfd(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGPIPE, libc::SIGQUIT])
             .ok();
-    let mut caller = caller;
     match prepare_and_launch(config, built, dir) {
-        Ok(mut made) => {
-            let _ = caller.write_all(b".");
+        Ok((mut made, sockets)) => {
+            tell(caller, Ok(sockets));
             let mut rest = [0u8; 1];
+            let mut caller = caller;
             let _ = caller.read(&mut rest);
             made.end();
             0
         }
         Err(error) => {
-            let _ = caller.write_all(format!("{error:#}").as_bytes());
+            tell(caller, Err(error));
             1
         }
     }
@@ -146,7 +175,11 @@ struct Made {
     slots: Slots,
 }
 
-fn prepare_and_launch(config: &OneShotConfig, built: &Built, dir: &Path) -> anyhow::Result<Made> {
+fn prepare_and_launch(
+    config: &OneShotConfig,
+    built: &Built,
+    dir: &Path,
+) -> anyhow::Result<(Made, Option<Sockets>)> {
     rustix::process::set_child_subreaper(Some(rustix::process::getpid())).context("subreaper")?;
     let layout = Layout::open(dir)?;
     let instance = layout.instance()?;
@@ -154,10 +187,12 @@ fn prepare_and_launch(config: &OneShotConfig, built: &Built, dir: &Path) -> anyh
     let mut slots = Slots::open(&config.runtime_dir, layout.root(), &instance)?;
     let launched = launch(config, built, (&layout, &hierarchy, &mut slots));
     match launched {
-        Ok(record) => Ok(Made { record, hierarchy, slots }),
+        Ok((record, sockets)) => Ok((Made { record, hierarchy, slots }, sockets)),
         Err(error) => {
             let leaf = hierarchy.leaf(INCARNATION);
-            cgroup::remove(&leaf.unified, &leaf.legacy);
+            if let Some(unified) = &leaf.unified {
+                cgroup::remove(unified, &leaf.legacy);
+            }
             hierarchy.remove();
             slots.release_block();
             Err(error)
@@ -169,59 +204,61 @@ fn launch(
     config: &OneShotConfig,
     built: &Built,
     (layout, hierarchy, slots): (&Layout, &Hierarchy, &mut Slots),
-) -> anyhow::Result<RunRecord> {
+) -> anyhow::Result<(RunRecord, Option<Sockets>)> {
+    let privilege = Privilege::current();
     let disk = DiskConfig { kind: DiskKind::Plain, pool_gb: None };
     let pool = DiskPool::open(layout.root(), disk)?;
-    pool.create(SOCKET, 1, user_id(&built.template.user))?;
+    pool.create(SOCKET, 1, privilege.on_disk(built.uid))?;
     let limits = config.limits.unwrap_or(built.template.limits);
     let mut plan = plan_of(layout, built, SOCKET, limits)?;
     plan.uid_base = slots.take()?;
-    plan.guest.binary = guest_binary::install(&config.data_dir.join("guest"))?;
+    plan.guest.binary = guest_binary::install(&config.data_dir.join("guest"))?.guest;
     plan.root.upper = pool.path(Disk::Upper, SOCKET);
     plan.workspace = pool.path(Disk::Workspace, SOCKET);
     plan.record = layout.root().join("run.json");
+    plan.egress = config.egress;
     let shared = Shared {
-        filter: seccomp::program()?,
-        devices: devices::make()?,
+        filters: Filters::compile()?,
+        privilege,
+        devices_at: devices_at(layout.root())?,
         boot_id: run_record::boot_id()?,
         hierarchy: hierarchy.clone(),
         trace: false,
     };
-    launch_in_child(&plan, &shared)?;
-    run_record::read(&plan.record)?.context("the launcher left no run record")
+    let sockets = launch_in_child(&plan, &shared)?;
+    let record = run_record::read(&plan.record)?.context("the launcher left no run record")?;
+    Ok((record, sockets))
 }
 
 /// A launcher enters the sandbox's cgroups, so it is a process of its own; the guest becomes the
 /// minder's child when it ends.
-fn launch_in_child(plan: &LaunchPlan, shared: &Shared) -> anyhow::Result<()> {
-    let (mut ours, mut theirs) = UnixStream::pair().context("socket pair")?;
+fn launch_in_child(plan: &LaunchPlan, shared: &Shared) -> anyhow::Result<Option<Sockets>> {
+    let (ours, theirs) = UnixStream::pair().context("socket pair")?;
     match sys::fork().context("fork")? {
         Fork::Child => {
             let launched = cgroup::enter(&shared.hierarchy.leaf(INCARNATION))
-                .and_then(|()| launcher::launch(plan, INCARNATION, shared));
-            if let Err(error) = &launched {
-                let _ = theirs.write_all(format!("{error:#}").as_bytes());
-            }
-            sys::exit_now(i32::from(launched.is_err()))
+                .and_then(|()| devices::make(shared.privilege, &shared.devices_at))
+                .and_then(|devices| {
+                    launcher::launch(plan, INCARNATION, (shared, &|| true), devices)
+                });
+            let good = launched.is_ok();
+            tell(&theirs, launched.map(|launched| launched.egress));
+            sys::exit_now(i32::from(!good))
         }
         Fork::Parent(pid) => {
             drop(theirs);
-            let mut words = String::new();
-            ours.read_to_string(&mut words).context("hear from the launcher")?;
+            let heard = hear(&ours);
             let _ = waitpid(Some(pid), WaitOptions::empty());
-            if !words.is_empty() {
-                bail!("{words}");
-            }
-            Ok(())
+            heard.map(|(_, sockets)| sockets)
         }
     }
 }
 
 impl Made {
     fn end(&mut self) {
-        let _ = cgroup::kill(&self.record.unified);
+        let _ = incarnation::kill(&self.record);
         let _ = waitpid(Pid::from_raw(self.record.pid), WaitOptions::empty());
-        cgroup::remove(&self.record.unified, &self.record.legacy);
+        incarnation::remove(&self.record);
         self.hierarchy.remove();
         self.slots.release_block();
     }

@@ -19,11 +19,22 @@ pub(crate) struct LaunchPlan {
     /// Mounted at `/workspace`.
     pub(crate) workspace: PathBuf,
     pub(crate) limits: Limits,
+    #[serde(default)]
+    pub(crate) io: Option<IoLimit>,
     pub(crate) guest: GuestPlan,
     /// Whether to make the egress sockets now (a policy that allows something).
     pub(crate) egress: bool,
     /// Where the run record is written before the guest starts.
     pub(crate) record: PathBuf,
+}
+
+/// How fast a sandbox may read from its disk, and write to it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct IoLimit {
+    /// `MAJOR:MINOR` of the block device.
+    pub(crate) device: String,
+    pub(crate) bytes_per_second: Option<u64>,
+    pub(crate) operations_per_second: Option<u64>,
 }
 
 /// The root file system: an overlay of read-only layers under one writable directory.
@@ -45,6 +56,9 @@ pub(crate) struct RootPlan {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct GuestPlan {
     pub(crate) binary: PathBuf,
+    /// The agent daemon, which the guest starts when it is wanted.
+    #[serde(default)]
+    pub(crate) agents: Option<PathBuf>,
     /// Where the host dials it.
     pub(crate) socket: PathBuf,
     pub(crate) user: String,
@@ -52,6 +66,9 @@ pub(crate) struct GuestPlan {
     pub(crate) hostname: String,
     /// Off only for templates that offer `sudo`.
     pub(crate) no_new_privs: bool,
+    /// Programs may make namespaces of their own.
+    #[serde(default)]
+    pub(crate) nesting: bool,
 }
 
 /// What is known of a running incarnation; a file beside the spec, gone with the compute.
@@ -62,7 +79,11 @@ pub(crate) struct RunRecord {
     pub(crate) pid: i32,
     pub(crate) boot_id: String,
     pub(crate) uid_base: u32,
-    pub(crate) unified: PathBuf,
+    /// When it began; with the pid it says which process it is.
+    #[serde(default)]
+    pub(crate) started_ticks: u64,
+    /// Its cgroup v2 directory; `None` where this host gives us none.
+    pub(crate) unified: Option<PathBuf>,
     pub(crate) legacy: Vec<PathBuf>,
     pub(crate) socket: PathBuf,
     pub(crate) started_at: jiff::Timestamp,

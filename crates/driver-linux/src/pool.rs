@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
+use crate::privilege::Privilege;
+
 mod btrfs;
 mod loop_device;
 
@@ -31,6 +33,16 @@ pub struct DiskConfig {
     pub kind: DiskKind,
     /// Size of the loop file, which is sparse; four fifths of the free space when absent.
     pub pool_gb: Option<u64>,
+}
+
+impl DiskConfig {
+    /// Loop devices and the mounts of block devices are the host's.
+    pub(crate) fn allowed(self, privilege: Privilege) -> Self {
+        match privilege {
+            Privilege::Host => self,
+            Privilege::Namespace { .. } => Self { kind: DiskKind::Plain, ..self },
+        }
+    }
 }
 
 /// The open pool.

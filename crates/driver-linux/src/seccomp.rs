@@ -5,6 +5,10 @@
 //! `clone3`, with which the guest starts a command in its cgroup: what they could ask for is refused
 //! by the launcher's limit of zero user namespaces.
 
+#[cfg(test)]
+mod tests;
+mod tree;
+
 use std::collections::BTreeMap;
 
 use anyhow::Context;
@@ -15,11 +19,14 @@ use seccompiler::{
 
 pub(crate) type Program = Vec<seccompiler::sock_filter>;
 
-/// The compiled filter of a sandbox.
-pub(crate) fn program() -> anyhow::Result<Program> {
-    let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
-        ALLOWED.iter().map(|&call| (call, Vec::new())).collect();
-    rules.insert(libc::SYS_clone, vec![no_flags(0, NAMESPACE_FLAGS)?]);
+/// The compiled filter of a sandbox; with `nesting` programs may make namespaces and mount in them,
+/// by the old calls: `fsopen` and its like have had holes of their own and nobody needs them.
+pub(crate) fn program(nesting: bool) -> anyhow::Result<Program> {
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
+    let more: &[i64] = if nesting { NESTING } else { &[] };
+    if !nesting {
+        rules.insert(libc::SYS_clone, vec![no_flags(0, NAMESPACE_FLAGS)?]);
+    }
     let families = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6];
     let mut sockets = Vec::new();
     for family in families {
@@ -38,24 +45,27 @@ pub(crate) fn program() -> anyhow::Result<Program> {
     let enosys = SeccompAction::Errno(u32::try_from(libc::ENOSYS)?);
     let arch = TargetArch::try_from(std::env::consts::ARCH).context("processor architecture")?;
     let filter = SeccompFilter::new(rules, enosys, SeccompAction::Allow, arch)?;
-    let mut program = no_such_family()?;
+    let numbers = ALLOWED.iter().chain(more).map(|&call| u32::try_from(call));
+    let numbers = numbers.collect::<Result<Vec<_>, _>>()?;
+    let mut program = tree::allow(&numbers, AUDIT_ARCH)?;
+    program.extend(no_such_family()?);
+    program.extend(no_typing_for_others()?);
     program.extend(Program::try_from(filter).context("compile seccomp filter")?);
     Ok(program)
 }
 
-/// Goes before the allow-list and answers `EAFNOSUPPORT` for the sockets that it refuses. Programs
+/// The kernel's name of this architecture.
+#[cfg(target_arch = "x86_64")]
+const AUDIT_ARCH: u32 = 0xc000_003e;
+#[cfg(target_arch = "aarch64")]
+const AUDIT_ARCH: u32 = 0xc000_00b7;
+
+/// Goes before the rules about arguments and answers `EAFNOSUPPORT` for the sockets that it refuses. Programs
 /// know what to do without a family, but not without `socket`: `sudo` gives up on `ENOSYS` from its
 /// audit socket.
 fn no_such_family() -> anyhow::Result<Program> {
-    const NUMBER: u32 = 0;
     const FAMILY: u32 = 16;
     const PROTOCOL: u32 = 32;
-    let load = |offset| instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, offset, (0, 0));
-    // How many instructions to skip when equal, and when not.
-    let equal = |value: i64, then: u8, otherwise: u8| {
-        let value = u32::try_from(value).context("a constant below 2^32")?;
-        instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, value, (then, otherwise))
-    };
     let refusal = libc::SECCOMP_RET_ERRNO | u32::try_from(libc::EAFNOSUPPORT)?;
     Ok(vec![
         load(NUMBER)?,
@@ -69,6 +79,34 @@ fn no_such_family() -> anyhow::Result<Program> {
         equal(libc::NETLINK_ROUTE.into(), 1, 0)?,
         instruction(libc::BPF_RET | libc::BPF_K, refusal, (0, 0))?,
     ])
+}
+
+/// Putting words into a terminal's input: whoever shares a terminal with a sandbox would run them.
+fn no_typing_for_others() -> anyhow::Result<Program> {
+    const REQUEST: u32 = 24;
+    const TIOCLINUX: i64 = 0x541C;
+    let refusal = libc::SECCOMP_RET_ERRNO | u32::try_from(libc::EPERM)?;
+    Ok(vec![
+        load(NUMBER)?,
+        equal(libc::SYS_ioctl, 0, 4)?,
+        load(REQUEST)?,
+        equal(i64::try_from(libc::TIOCSTI)?, 1, 0)?,
+        equal(TIOCLINUX, 0, 1)?,
+        instruction(libc::BPF_RET | libc::BPF_K, refusal, (0, 0))?,
+    ])
+}
+
+/// Where the number of the call is in what a filter sees.
+const NUMBER: u32 = 0;
+
+fn load(offset: u32) -> anyhow::Result<seccompiler::sock_filter> {
+    instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, offset, (0, 0))
+}
+
+/// How many instructions to skip when equal, and when not.
+fn equal(value: i64, then: u8, otherwise: u8) -> anyhow::Result<seccompiler::sock_filter> {
+    let value = u32::try_from(value).context("a constant below 2^32")?;
+    instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, value, (then, otherwise))
 }
 
 fn instruction(code: u32, k: u32, (jt, jf): (u8, u8)) -> anyhow::Result<seccompiler::sock_filter> {
@@ -213,13 +251,14 @@ const ALLOWED: &[i64] = &[
 
 const SYS_FCHMODAT2: i64 = 452;
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_filter_compiles_and_is_small_enough_for_the_kernel() {
-        let program = program().unwrap();
-        assert!(program.len() > ALLOWED.len() && program.len() < 4096, "{}", program.len());
-    }
-}
+/// What `nesting` adds.
+const NESTING: &[i64] = &[
+    libc::SYS_clone,
+    libc::SYS_mount,
+    libc::SYS_pivot_root,
+    libc::SYS_setdomainname,
+    libc::SYS_sethostname,
+    libc::SYS_setns,
+    libc::SYS_umount2,
+    libc::SYS_unshare,
+];

@@ -224,6 +224,23 @@ pub(crate) fn make_char_device(path: &CStr, major: u32, minor: u32) -> io::Resul
     done(libc::c_long::from(result))
 }
 
+/// Leaves what `flags` name of what this process shares with others.
+///
+/// For descriptors the caller promises that those it goes on to use are open.
+pub(crate) fn unshare(flags: rustix::thread::UnshareFlags) -> rustix::io::Result<()> {
+    // SAFETY: the process has one thread; what it keeps of a descriptor table is a copy.
+    unsafe { rustix::thread::unshare_unsafe(flags) }
+}
+
+const NS_GET_PARENT: libc::c_ulong = 0xb702;
+
+/// The user namespace that a user namespace was made in.
+pub(crate) fn parent_namespace(namespace: impl AsFd) -> io::Result<OwnedFd> {
+    let fd = ioctl_number(namespace, NS_GET_PARENT, 0)?;
+    // SAFETY: the kernel just gave us this descriptor.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
 fn done(result: libc::c_long) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

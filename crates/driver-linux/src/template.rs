@@ -1,33 +1,54 @@
 //! Templates: the root file systems that sandboxes are made from.
 //!
-//! On disk a template is `DIR/templates/NAME/DIGEST/{rootfs/, meta.json}` with a symlink `current`
-//! that names the digest to use. A build is made under another name, flushed, renamed, and only then
-//! does `current` move, so that a half-made template is never seen. Older digests stay until
-//! [`TemplateStore::collect`] is told that no sandbox stands on them.
+//! On disk a template is `DIR/templates/NAME/DIGEST/meta.json`, which names its layers in
+//! `DIR/layers`, with a symlink `current` that names the digest to use. Layers are whole before a
+//! build names them, a build is flushed and renamed before `current` moves: a half-made template is
+//! never seen. Older digests stay until [`TemplateStore::collect`] is told that no sandbox stands on
+//! them, layers until no template has them. An image is a template whose name is made from its digest.
 //!
-//! Files in `rootfs` belong to the canonical range (uids 0 to 65535 as they are); mapping them into
-//! a sandbox's own range is the launcher's work. This module mounts nothing and runs no sandbox.
+//! Files in layers belong to the canonical range (uids 0 to 65535 as they are); mapping them into a
+//! sandbox's own range is the launcher's work. What runs while one is made runs in a sandbox.
 
-mod build;
+mod base;
+mod builder;
+mod context;
+mod copy;
 mod definition;
+mod dockerfile;
 mod host;
-mod size;
+mod image;
+mod layers;
+mod leftovers;
+mod meta;
+mod passwd;
+mod recipe;
 mod sources;
+mod users;
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Context;
 use driver::Template;
-use jiff::Timestamp;
-use model::{Limits, Result, TemplateName};
-use serde::{Deserialize, Serialize};
+use model::{Error, Result, TemplateName};
 
-pub use self::build::{Phase, Progress};
-pub use self::definition::{Base, Definition, definition, definitions};
+use crate::privilege::Privilege;
+
+pub use self::builder::{BuildOptions, Event, Tell, build};
+pub use self::definition::{Definition, definition, definitions};
+pub use self::dockerfile::dockerfile;
 pub use self::host::host_skeleton;
+pub use self::image::{ImageAccess, Trusted, import, pull};
+pub(crate) use self::image::{is_listed, pull_passing, registry_of, touch_image};
+pub(crate) use self::layers::Layers;
+pub use self::leftovers::clean_up;
+use self::meta::Meta;
+pub use self::recipe::Recipe;
+pub use oci::{Credentials, Login};
 
 /// The template that needs no building: a read-only view of this machine.
 pub const HOST: &str = "host";
@@ -46,31 +67,33 @@ pub struct Built {
     pub template: Template,
     /// Lower directories, the topmost first.
     pub layers: Vec<PathBuf>,
+    /// What they are called, the lowest first; none in what older versions built.
+    pub layer_ids: Vec<String>,
+    /// The id of the template's user.
+    pub uid: u32,
+    /// Where commands run, if not in the workspace.
+    pub workdir: Option<String>,
+    /// Started in every sandbox.
+    pub start: Vec<String>,
+    /// An image that goes by itself when no sandbox has needed it for a while.
+    pub passing: bool,
     /// Processes may gain privileges inside (`no_new_privs` stays off).
     pub sudo: bool,
+    /// Programs may make namespaces of their own inside.
+    pub nesting: bool,
 }
 
 /// The templates of one data directory.
 #[derive(Debug, Clone)]
 pub struct TemplateStore {
+    data_dir: PathBuf,
     root: PathBuf,
+    host_nesting: bool,
+    layers: Layers,
 }
 
-/// What `meta.json` holds. New fields get `#[serde(default)]`.
-#[derive(Debug, Serialize, Deserialize)]
-struct Meta {
-    name: TemplateName,
-    digest: String,
-    built_at: Timestamp,
-    bytes: u64,
-    user: String,
-    sudo: bool,
-    limits: Limits,
-    #[serde(default)]
-    env: BTreeMap<String, String>,
-    #[serde(default)]
-    packages: Vec<String>,
-}
+/// How long a layer stays that only a build step of late remembers.
+const CACHE_KEEP: Duration = Duration::from_secs(24 * 3600);
 
 impl TemplateStore {
     /// `data_dir` is the server's; the templates are in `data_dir/templates`.
@@ -78,7 +101,16 @@ impl TemplateStore {
         let root = data_dir.join("templates");
         fs::create_dir_all(&root)
             .with_context(|| format!("make the template directory {}", root.display()))?;
-        Ok(Self { root })
+        // Layers are opened from elsewhere than where this process is.
+        let data_dir = fs::canonicalize(data_dir).context("find the data directory")?;
+        let root = data_dir.join("templates");
+        let layers = Layers::open(&data_dir)?;
+        Ok(Self { data_dir, root, layers, host_nesting: false })
+    }
+
+    /// With the capability `nesting` for the template `host`.
+    pub fn with_host_nesting(self, host_nesting: bool) -> Self {
+        Self { host_nesting, ..self }
     }
 
     /// Every template that can be used now, `host` first, then by name.
@@ -110,31 +142,6 @@ impl TemplateStore {
         self.read(&self.dir(name).join(hex))
     }
 
-    /// Builds `definition` and makes it current. An existing build is kept unless `force`.
-    /// Blocks for a minute or so; `progress` is told what happens.
-    pub fn build(
-        &self,
-        definition: &Definition,
-        progress: &mut dyn FnMut(Progress),
-        force: bool,
-    ) -> Result<Built> {
-        let name = definition.name();
-        if name.as_str() == HOST {
-            return Ok(self.host());
-        }
-        if let (false, Some(built)) = (force, self.get(name)?) {
-            return Ok(built);
-        }
-        let dir = self.dir(name);
-        fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
-        let _lock = lock(&dir)?;
-        remove_unfinished(&dir)?;
-        build::build(&dir, definition, progress)?;
-        self.get(name)?.ok_or_else(|| {
-            anyhow::anyhow!("template {name} vanished while it was being built").into()
-        })
-    }
-
     /// The log of the last build of `name`, whether it worked or not.
     pub fn build_log(&self, name: &TemplateName) -> PathBuf {
         self.dir(name).join("build.log")
@@ -142,7 +149,17 @@ impl TemplateStore {
 
     /// Makes `name` unusable for new sandboxes; `false` when it was not built. The bytes go with
     /// the next [`TemplateStore::collect`], because sandboxes may stand on them.
+    ///
+    /// # Errors
+    /// `Conflict` for a built-in template that sandboxes are made from, with their names.
     pub fn remove(&self, name: &TemplateName) -> Result<bool> {
+        let users = users::of(&self.data_dir, name)?;
+        if !users.is_empty() && definition(name).is_some() {
+            return Err(Error::wrong_state(format!(
+                "template {name} is used by: {}",
+                users.join(", ")
+            )));
+        }
         let dir = self.dir(name);
         match fs::remove_file(dir.join(CURRENT)) {
             Ok(()) => {
@@ -154,37 +171,79 @@ impl TemplateStore {
         }
     }
 
-    /// Deletes builds that are neither current nor `in_use(name, digest)`, and what unfinished builds
-    /// left behind. Answers how many.
+    /// Deletes builds that are neither current nor `in_use(name, digest)`, what unfinished builds
+    /// left behind, and layers that no template has any more. Answers how many.
     pub fn collect(&self, in_use: &dyn Fn(&TemplateName, &str) -> bool) -> Result<u32> {
+        self.collect_older(in_use, CACHE_KEEP)
+    }
+
+    fn collect_older(
+        &self,
+        in_use: &dyn Fn(&TemplateName, &str) -> bool,
+        cache_keep: Duration,
+    ) -> Result<u32> {
         let mut removed = 0;
+        let mut layers = BTreeSet::new();
         if let Some(_lock) = try_lock(&self.root)? {
             removed += remove_unfinished(&self.root)?;
         }
         for name in self.names()? {
             let dir = self.dir(&name);
             // A build under way holds the lock; its directory is collected next time.
-            let Some(_lock) = try_lock(&dir)? else { continue };
-            removed += remove_unfinished(&dir)?;
-            let current = fs::read_link(dir.join(CURRENT)).ok();
-            for hex in digests(&dir)? {
-                let is_current = current.as_deref() == Some(Path::new(&hex));
-                if !is_current && !in_use(&name, &format!("sha256:{hex}")) {
-                    remove_build(&dir, &hex)?;
-                    removed += 1;
-                }
+            if let Some(_lock) = try_lock(&dir)? {
+                removed += remove_unfinished(&dir)?;
+                removed += self.collect_builds(&name, in_use, cache_keep)?;
             }
+            for hex in digests(&dir)? {
+                layers.extend(Meta::read(&dir.join(&hex))?.layers);
+            }
+        }
+        Ok(removed + self.layers.collect(&layers, cache_keep)?)
+    }
+
+    /// Those of one template, whose lock the caller holds.
+    fn collect_builds(
+        &self,
+        name: &TemplateName,
+        in_use: &dyn Fn(&TemplateName, &str) -> bool,
+        keep: Duration,
+    ) -> Result<u32> {
+        let dir = self.dir(name);
+        let mut removed = 0;
+        let current = fs::read_link(dir.join(CURRENT)).ok();
+        for hex in digests(&dir)? {
+            let is_current = current.as_deref() == Some(Path::new(&hex));
+            if in_use(name, &format!("sha256:{hex}")) {
+                continue;
+            }
+            let passing = is_current
+                && Meta::read(&dir.join(&hex))?.passing
+                && last_use(&dir).is_none_or(|age| age >= keep);
+            if passing {
+                fs::remove_file(dir.join(CURRENT)).context("forget an image")?;
+            }
+            if passing || !is_current {
+                remove_build(&dir, &hex)?;
+                removed += 1;
+            }
+        }
+        if removed > 0 && digests(&dir)?.is_empty() && name.is_of_image() {
+            fs::remove_dir_all(&dir).context("forget an image")?;
         }
         Ok(removed)
     }
 
     /// Where [`host_skeleton`] lies.
     pub fn host_skeleton_dir(&self) -> PathBuf {
-        self.root.join(HOST_SKELETON)
+        // The home in it belongs to whom its ids say, so another map has another one.
+        match Privilege::current() {
+            Privilege::Namespace { ids: 1 } => self.root.join(format!("{HOST_SKELETON}-1")),
+            Privilege::Namespace { .. } | Privilege::Host => self.root.join(HOST_SKELETON),
+        }
     }
 
     fn host(&self) -> Built {
-        host::built(self.host_skeleton_dir())
+        Built { nesting: self.host_nesting, ..host::built(self.host_skeleton_dir()) }
     }
 
     fn dir(&self, name: &TemplateName) -> PathBuf {
@@ -210,23 +269,61 @@ impl TemplateStore {
                 return Err(anyhow::Error::from(error).context("find template").into());
             }
         };
-        let text = fs::read(dir.join(META))
-            .with_context(|| format!("read the template's metadata in {}", dir.display()))?;
-        let meta: Meta = serde_json::from_slice(&text)
-            .with_context(|| format!("parse the template's metadata in {}", dir.display()))?;
-        Ok(Some(Built {
-            layers: vec![dir.join(ROOTFS)],
-            sudo: meta.sudo,
-            template: Template {
-                name: meta.name,
-                digest: meta.digest,
-                built_at: Some(meta.built_at),
-                bytes: Some(meta.bytes),
-                user: meta.user,
-                limits: meta.limits,
-                env: meta.env,
-            },
-        }))
+        Ok(Some(Meta::read(&dir)?.built(&dir, &self.layers)))
+    }
+
+    /// Makes what `meta` describes the current build of its name, whole or not at all.
+    fn publish(&self, meta: &Meta) -> anyhow::Result<()> {
+        let dir = self.dir(&meta.name);
+        let hex = meta.digest.trim_start_matches("sha256:");
+        let home = dir.join(hex);
+        let unfinished = dir.join(format!("{UNFINISHED}{hex}"));
+        remove_any(&unfinished)?;
+        fs::create_dir(&unfinished).context("make the build's directory")?;
+        let mut file = File::create_new(unfinished.join(META))?;
+        serde_json::to_writer_pretty(&mut file, meta)?;
+        file.sync_all()?;
+        sync_dir(&unfinished)?;
+        // The same layers and settings: the build that is there may be in use, and is as good.
+        match home.exists() {
+            true => fs::remove_dir_all(&unfinished)?,
+            false => fs::rename(&unfinished, &home)?,
+        }
+        sync_dir(&dir)?;
+        let link = dir.join(format!("{UNFINISHED}current"));
+        remove_any(&link)?;
+        symlink(hex, &link)?;
+        fs::rename(&link, dir.join(CURRENT))?;
+        Ok(sync_dir(&dir)?)
+    }
+}
+
+/// A layer that is in the stack already is moved: what it says is said last, and the kernel takes no
+/// directory twice.
+fn put_on_top(layers: &mut Vec<String>, layer: String) {
+    layers.retain(|other| *other != layer);
+    layers.push(layer);
+}
+
+/// Copies a hostile tree by descriptors: see [`copy`].
+pub(crate) fn copy_tree(from: &Path, to: &Path) -> anyhow::Result<()> {
+    copy::copy(from, to).map(drop)
+}
+
+/// How long ago an image was last asked for.
+fn last_use(dir: &Path) -> Option<Duration> {
+    fs::symlink_metadata(dir.join(image::USED)).ok()?.modified().ok()?.elapsed().ok()
+}
+
+fn remove_any(path: &Path) -> io::Result<()> {
+    let removed = match fs::symlink_metadata(path) {
+        Ok(meta) if meta.is_dir() => fs::remove_dir_all(path),
+        Ok(_) => fs::remove_file(path),
+        Err(error) => Err(error),
+    };
+    match removed {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
     }
 }
 
@@ -255,7 +352,7 @@ fn remove_build(dir: &Path, hex: &str) -> Result<()> {
 fn remove_unfinished(dir: &Path) -> Result<u32> {
     let mut removed = 0;
     for name in entries(dir)?.into_iter().filter(|name| name.starts_with(UNFINISHED)) {
-        fs::remove_dir_all(dir.join(&name)).with_context(|| format!("remove {name}"))?;
+        remove_any(&dir.join(&name)).with_context(|| format!("remove {name}"))?;
         removed += 1;
     }
     Ok(removed)
@@ -265,7 +362,7 @@ fn remove_unfinished(dir: &Path) -> Result<u32> {
 fn lock(dir: &Path) -> Result<File> {
     try_lock(dir)?.ok_or_else(|| {
         let name = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        model::Error::wrong_state(format!("template {name} is being built already"))
+        Error::wrong_state(format!("template {name} is being built already"))
     })
 }
 

@@ -8,6 +8,7 @@
 mod command;
 mod faults;
 mod guest;
+mod holds;
 mod host;
 
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use tokio::sync::mpsc;
 
 use crate::{
     Capabilities, Collected, Driver, Exit, Launch, Maintenance, Observed, Template, Update, Usage,
+    UsedElsewhere,
 };
 
 pub use faults::Step;
@@ -86,7 +88,13 @@ impl FakeDriver {
 #[async_trait]
 impl Driver for FakeDriver {
     fn capabilities(&self) -> Capabilities {
-        Capabilities { pause: true, disk_limit: false, egress: false, warm_pool: false }
+        Capabilities {
+            pause: true,
+            limits: false,
+            disk_limit: false,
+            egress: false,
+            warm_pool: false,
+        }
     }
 
     async fn ready(&self) -> Result<()> {
@@ -161,6 +169,10 @@ impl Driver for FakeDriver {
         self.host.guest(id).ok_or_else(|| Error::unavailable("the sandbox has no guest"))
     }
 
+    fn used_elsewhere(&self, id: SandboxId) -> Option<UsedElsewhere> {
+        self.host.holds.used(id)
+    }
+
     async fn usage(&self, id: SandboxId) -> Result<Usage> {
         self.host.faults.at(Step::Answer).await?;
         self.host.usage(id).ok_or_else(|| Error::no_sandbox(id))
@@ -210,6 +222,7 @@ fn template(name: &str) -> Template {
         bytes: Some(0),
         user: "user".into(),
         env: [("TEMPLATE".to_owned(), name.to_string())].into(),
+        image: None,
         limits,
         name,
     }

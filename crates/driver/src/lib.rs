@@ -14,19 +14,30 @@ pub mod conformance;
 #[cfg(feature = "testing")]
 pub mod fake;
 
+mod unreachable;
+mod view;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use async_trait::async_trait;
 use guest_proto::Guest;
 use jiff::Timestamp;
-use model::{EndReason, Limits, Phase, Policy, Result, SandboxId, SandboxSpec, TemplateName, Tier};
+use model::{
+    Access, EndReason, Error, Limits, OwnerId, Phase, Policy, Result, SandboxId, SandboxSpec,
+    TemplateName, Tier,
+};
 use tokio::sync::mpsc;
+
+pub use unreachable::Unreachable;
+pub use view::{Seen, UsedElsewhere, View};
 
 /// What differs between drivers, so that callers branch on this and not on names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capabilities {
     pub pause: bool,
+    /// Memory, processors and processes of a sandbox are limited by the kernel.
+    pub limits: bool,
     /// `disk_gb` is enforced by the kernel.
     pub disk_limit: bool,
     /// Egress policies are enforced and can be changed while running.
@@ -47,6 +58,19 @@ pub struct Observed {
     pub end_reason: Option<EndReason>,
     /// Set on what is left of a deleted sandbox for a while (ruling 7).
     pub tombstone: Option<Tombstone>,
+    /// The build of its template that it stands on, which may not be the newest.
+    pub digest: Option<String>,
+    /// Its last compute, once that ended: what nobody billed yet can still be.
+    pub ended: Option<Ended>,
+}
+
+/// Compute that ended, as far as the host knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ended {
+    pub incarnation: String,
+    pub started_at: Timestamp,
+    pub ended_at: Timestamp,
+    pub cpu_usec: u64,
 }
 
 /// What is remembered of a destroyed sandbox for 60 s (ruling 7).
@@ -94,6 +118,8 @@ pub struct Template {
     pub user: String,
     pub limits: Limits,
     pub env: BTreeMap<String, String>,
+    /// The reference that it was pulled by, if it is an image: what `rootfs` then begins with.
+    pub image: Option<String>,
 }
 
 /// What `create` needs beside the spec, resolved by the engine.
@@ -101,6 +127,16 @@ pub struct Template {
 pub struct Launch {
     pub spec: SandboxSpec,
     pub policy: Policy,
+}
+
+/// An image that somebody wants a sandbox of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImageWanted {
+    /// As the caller wrote it: `ghcr.io/a/b:main`.
+    pub reference: String,
+    pub owner: OwnerId,
+    /// The operator may have any image, others what the deployment's settings list.
+    pub by_operator: bool,
 }
 
 #[async_trait]
@@ -152,7 +188,21 @@ pub trait Driver: Send + Sync + 'static {
     /// The guest of a running sandbox. Cheap; does not prove that it answers.
     fn guest(&self, id: SandboxId) -> Result<Guest>;
 
+    /// What servers without the lease say that they do with a sandbox (see [`View::hold`]). Cheap.
+    fn used_elsewhere(&self, id: SandboxId) -> Option<UsedElsewhere> {
+        let _ = id;
+        None
+    }
+
     async fn usage(&self, id: SandboxId) -> Result<Usage>;
+
+    /// What a sandbox reached and was refused, also of its earlier starts: the first `max` entries
+    /// after the one numbered `after`, or without it the last `max`. Gone with the sandbox.
+    async fn accesses(&self, id: SandboxId, after: Option<u64>, max: usize) -> Result<AccessPage> {
+        let _ = (id, after, max);
+        let detail = "this pool keeps no log of egress".into();
+        Err(Error::NotImplemented { code: "egress_log_not_available", detail })
+    }
 
     /// A guest over the workspace of a *stopped* sandbox, for export and import; its compute has no
     /// network, runs nothing of the tenant's, and ends with the value.
@@ -167,8 +217,26 @@ pub trait Driver: Send + Sync + 'static {
         Ok(self.templates().await?.into_iter().find(|template| template.name == *name))
     }
 
+    /// Makes an image usable, pulling it if it is not here, and answers with the template that it is.
+    /// Callers that want the same one share one pull, which goes on if they go away.
+    async fn pull(&self, wanted: &ImageWanted) -> Result<Template> {
+        Err(Error::NotImplemented {
+            code: "image_pull_not_available",
+            detail: format!("no images are pulled here: {}", wanted.reference),
+        })
+    }
+
     /// Collects what nothing owns any more; called on start and every sweep.
     async fn collect(&self) -> Result<Collected>;
+}
+
+/// A part of an access log.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AccessPage {
+    /// In the order of their ends.
+    pub ended: Vec<Access>,
+    /// Connections that are open now, oldest first.
+    pub open: Vec<Access>,
 }
 
 /// What a collection found and removed.

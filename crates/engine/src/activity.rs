@@ -59,6 +59,12 @@ impl Activity {
         self.last.fetch_max(self.clock.now().as_microsecond(), Ordering::Relaxed);
     }
 
+    /// Something happened then, elsewhere.
+    pub(crate) fn touch_at(&self, at: Timestamp) {
+        let at = at.min(self.clock.now());
+        self.last.fetch_max(at.as_microsecond(), Ordering::Relaxed);
+    }
+
     pub(crate) fn last(&self) -> Timestamp {
         let last = self.last.load(Ordering::Relaxed);
         Timestamp::from_microsecond(last).unwrap_or(Timestamp::UNIX_EPOCH)

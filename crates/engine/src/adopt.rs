@@ -7,13 +7,14 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use driver::Observed;
+use driver::{Ended, Observed};
 use futures_util::future::join_all;
 use jiff::SignedDuration;
-use model::{EndReason, EventKind, Phase, Result, SandboxId, Shape, Tier};
-use store::{Change, Leg, LegEnd, NameClaim};
+use model::{EndReason, Event, EventKind, Phase, Result, SandboxId, Shape, Tier};
+use store::{Change, Leg, LegEnd, NameClaim, Transition};
 
 use crate::core::{Core, TOMBSTONE_FOR};
+use crate::exec_stream;
 use crate::machine::{self, First};
 use crate::pool::PoolState;
 use crate::registry::{Cell, State};
@@ -23,6 +24,9 @@ use crate::sweep::{older_than, report};
 /// A sandbox without a claim that is older than this was not left by a crash: the database is older
 /// than the sandbox (a backup, a new file), and the sandbox is taken in.
 const UNCLAIMED_IS_NEW_FOR: SignedDuration = SignedDuration::from_mins(10);
+
+/// How far back what was not written down is made good; the events of before are forgotten.
+const MENDED_FOR: SignedDuration = SignedDuration::from_hours(24);
 
 /// What the store knows of one sandbox.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -40,7 +44,12 @@ pub(crate) async fn all(core: &Arc<Core>) -> Result<()> {
     for failure in join_all(adopted).await.into_iter().filter_map(Result::err) {
         report("adopt a pool", failure);
     }
-    drop_orphaned_claims(core).await
+    drop_orphaned_claims(core).await?;
+    // What that wrote is read by the first calls: one that tries a create again must find its key free.
+    if let Err(failure) = core.store.settled().await {
+        report("write down what was adopted", failure);
+    }
+    Ok(())
 }
 
 /// Takes in what one pool has.
@@ -71,10 +80,9 @@ async fn adopt(
         Some(_) => Claim::Unready,
         None => Claim::None,
     };
-    let template = pool.template(&observed.spec.template).await.ok().flatten();
-    let rootfs = resolve::rootfs(&observed.spec.template, template.as_ref());
+    let rootfs = rootfs(pool, &observed).await;
     if observed.tombstone.is_some() {
-        adopt_tombstone(core, pool, observed, rootfs);
+        adopt_tombstone(core, pool, &observed, rootfs);
         return Ok(());
     }
     let (first, why) = first(core, &observed, claim);
@@ -83,6 +91,10 @@ async fn adopt(
     let (cell, machine) = machine::make(core, state, Arc::clone(pool));
     let counted = matches!(cell.phase(), Phase::Running | Phase::Paused | Phase::Creating);
     core.registry.adopt(&cell);
+    if observed.end_reason == Some(EndReason::CreateFailed) {
+        // Nobody was told of it, so it is in nobody's way.
+        core.registry.free_name(&cell, &observed.spec.name);
+    }
     if counted {
         core.registry.count_anyway(&cell);
     }
@@ -95,6 +107,7 @@ async fn adopt(
         core.record(&cell, changes);
     }
     machine.spawn(first);
+    exec_stream::recall(core, &cell);
     Ok(())
 }
 
@@ -102,9 +115,12 @@ async fn adopt(
 fn first(core: &Core, observed: &Observed, claim: Claim) -> (First, Option<EndReason>) {
     let is_new = !older_than(core.now(), observed.spec.created_at, UNCLAIMED_IS_NEW_FOR);
     let runs = matches!(observed.phase, Phase::Running | Phase::Paused);
+    // Answers are given before the claim is made final: one that was whole may have been answered, even
+    // if its compute has ended since.
+    let was_whole = runs || (observed.phase == Phase::Stopped && observed.ended.is_some());
     let never_answered = match claim {
         Claim::Ready => false,
-        Claim::Unready => !runs,
+        Claim::Unready => !was_whole,
         Claim::None => is_new,
     };
     if never_answered {
@@ -179,6 +195,11 @@ fn changes(core: &Core, cell: &Cell, observed: &Observed, claim: Claim) -> Vec<C
             changes.push(Change::Unclaim);
             let reason = Some(EndReason::CreateFailed);
             changes.push(core.tell_once(cell, EventKind::CreateFailed, None, reason));
+        } else {
+            if claim == Claim::Unready {
+                changes.push(Change::Settle { answer: None });
+            }
+            changes.extend(mend_ended(core, cell, observed, false));
         }
         return changes;
     }
@@ -191,21 +212,59 @@ fn changes(core: &Core, cell: &Cell, observed: &Observed, claim: Claim) -> Vec<C
     }
     if let Some(incarnation) = observed.incarnation.clone() {
         let started_at = observed.started_at.unwrap_or_else(|| core.now());
-        changes.push(Change::BeginLeg(Leg { incarnation, started_at }));
+        changes.push(mend_begin(core, cell, Leg { incarnation, started_at }));
     }
+    changes.extend(mend_ended(core, cell, observed, true));
     changes
 }
 
-fn adopt_tombstone(core: &Arc<Core>, pool: &Arc<PoolState>, observed: Observed, rootfs: Arc<str>) {
-    let Some(tombstone) = observed.tombstone else { return };
-    let shown_for = SignedDuration::try_from(TOMBSTONE_FOR).unwrap_or_default();
-    let old = older_than(core.now(), tombstone.destroyed_at, shown_for);
-    if old || tombstone.end_reason == EndReason::CreateFailed {
+/// The leg of compute, and that it began, unless both were written down.
+fn mend_begin(core: &Core, cell: &Cell, leg: Leg) -> Change {
+    let running = core.tell_once(cell, EventKind::Running, Some(&leg.incarnation), None);
+    match running {
+        Change::Tell(event, transition) => Change::MendBegin(leg, event, transition),
+        other => other,
+    }
+}
+
+/// The last compute of a sandbox, as far as nobody wrote it down: that it began, what it used, and,
+/// where the sandbox is kept, that it stopped.
+fn mend_ended(core: &Core, cell: &Cell, observed: &Observed, is_kept: bool) -> Vec<Change> {
+    let Some(ended) = observed.ended.clone() else { return Vec::new() };
+    // What is old was written down, and may have been forgotten since.
+    if observed.incarnation.is_some() || older_than(core.now(), ended.ended_at, MENDED_FOR) {
+        return Vec::new();
+    }
+    let Ended { incarnation, started_at, ended_at, cpu_usec } = ended;
+    let begun = mend_begin(core, cell, Leg { incarnation: incarnation.clone(), started_at });
+    let reason = observed.end_reason;
+    let stopped = core.tell_once(cell, EventKind::Stopped, Some(&incarnation), reason);
+    let end = LegEnd { incarnation, ended_at, cpu_usec };
+    let ended = match stopped {
+        Change::Tell(event, transition) if is_kept => Change::MendEnd(end, event, transition),
+        _ => Change::EndLeg(end),
+    };
+    vec![begun, ended]
+}
+
+/// The build that it stands on, which need not be the newest.
+async fn rootfs(pool: &PoolState, observed: &Observed) -> Arc<str> {
+    let name = &observed.spec.template;
+    if let Some(digest) = &observed.digest {
+        return Arc::from(format!("{name}@{digest}"));
+    }
+    let template = pool.template(name).await.ok().flatten();
+    resolve::rootfs(name, template.as_ref())
+}
+
+fn adopt_tombstone(core: &Arc<Core>, pool: &Arc<PoolState>, observed: &Observed, rootfs: Arc<str>) {
+    let Some(tombstone) = observed.tombstone.clone() else { return };
+    if tombstone.end_reason == EndReason::CreateFailed {
         return;
     }
     let state = State {
         rootfs,
-        spec: Arc::new(observed.spec),
+        spec: Arc::new(observed.spec.clone()),
         phase: Phase::Destroyed,
         generation: 1,
         incarnation: None,
@@ -215,10 +274,15 @@ fn adopt_tombstone(core: &Arc<Core>, pool: &Arc<PoolState>, observed: Observed, 
         guest: None,
     };
     let (cell, _) = machine::make(core, state, Arc::clone(pool));
-    core.registry.adopt(&cell);
-    let reason = Some(tombstone.end_reason);
-    let destroyed = core.tell_once(&cell, EventKind::Destroyed, None, reason);
-    core.record(&cell, vec![Change::Release, destroyed]);
+    let shown_for = SignedDuration::try_from(TOMBSTONE_FOR).unwrap_or_default();
+    if !older_than(core.now(), tombstone.destroyed_at, shown_for) {
+        core.registry.adopt(&cell);
+    }
+    // It was answered, so its idempotency key goes on answering.
+    let mut changes = vec![Change::Settle { answer: None }, Change::Release];
+    changes.extend(mend_ended(core, &cell, observed, false));
+    changes.push(core.tell_once(&cell, EventKind::Destroyed, None, Some(tombstone.end_reason)));
+    core.record(&cell, changes);
 }
 
 /// Claims whose sandbox does not exist any more, and legs that nobody saw end. Nothing while a pool
@@ -240,7 +304,10 @@ pub(crate) async fn drop_orphaned_claims(core: &Core) -> Result<()> {
         .map(|cell| (cell.id, cell.state.borrow().incarnation.clone()))
         .collect();
     for claim in names.into_iter().filter(|claim| !live.contains_key(&claim.sandbox)) {
-        drop(core.store.apply(claim.owner, claim.sandbox, vec![Change::Release]));
+        let mut changes = vec![Change::Release];
+        // Whoever was told that it exists is told that it does not.
+        changes.extend(claim.ready.then(|| lost(core, &claim)));
+        drop(core.store.apply(claim.owner, claim.sandbox, changes));
     }
     let mut undone = HashSet::new();
     for request in unfinished.into_iter().filter(|r| !live.contains_key(&r.sandbox)) {
@@ -257,4 +324,17 @@ pub(crate) async fn drop_orphaned_claims(core: &Core) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// A sandbox that was there and of which nothing is left, not even how it ended.
+fn lost(core: &Core, claim: &NameClaim) -> Change {
+    let event = Event {
+        owner: claim.owner.clone(),
+        sandbox: claim.sandbox,
+        kind: EventKind::Destroyed,
+        reason: Some(EndReason::Unknown),
+        at: core.now(),
+        data: serde_json::Value::Null,
+    };
+    Change::Tell(event, Transition(EventKind::Destroyed.name()))
 }

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use driver::View;
 use jiff::Timestamp;
 use model::{EndReason, Error, Event, EventKind, Result};
 use store::{Change, Pending, Store, Transition};
@@ -11,15 +12,17 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::warn;
 
-use crate::EngineConfig;
 use crate::create::InProgress;
 use crate::pool::PoolState;
 use crate::registry::{Cell, Registry};
+use crate::{EngineConfig, Pool};
 
 pub(crate) struct Core {
     pub(crate) config: EngineConfig,
     pub(crate) store: Store,
     pub(crate) pools: Vec<Arc<PoolState>>,
+    /// Of pools whose lease another server holds: what is looked at here, in the order of `pools`.
+    pub(crate) views: Vec<Arc<dyn View>>,
     pub(crate) registry: Registry,
     /// Creates with an idempotency key that are not finished.
     pub(crate) in_progress: InProgress,
@@ -39,6 +42,25 @@ pub(crate) struct Counters {
 }
 
 impl Core {
+    pub(crate) fn new(
+        config: EngineConfig,
+        pools: Vec<Pool>,
+        store: Store,
+        views: Vec<Arc<dyn View>>,
+    ) -> Self {
+        Self {
+            config,
+            store,
+            pools: pools.into_iter().map(|pool| Arc::new(PoolState::new(pool))).collect(),
+            views,
+            registry: Registry::default(),
+            in_progress: InProgress::default(),
+            counters: Counters::default(),
+            tasks: TaskTracker::new(),
+            closing: CancellationToken::new(),
+        }
+    }
+
     pub(crate) fn now(&self) -> Timestamp {
         self.config.clock.now()
     }

@@ -8,7 +8,7 @@ use anyhow::Context;
 use jiff::{SignedDuration, Timestamp};
 use model::{Conflict, Error, NewSandbox, OwnerId, Phase, Result, SandboxSpec};
 use serde::{Deserialize, Serialize};
-use store::Remembered;
+use store::{Remembered, Request};
 use tokio::sync::{oneshot, watch};
 
 use crate::machine::{self, First, LaunchOrder};
@@ -100,8 +100,7 @@ impl Engine {
             }
         };
         let now = self.core.now();
-        let known = self.core.store.request(&caller.owner, &request.key, now).await?;
-        let Some(known) = known else {
+        let Some(known) = self.remembered(&caller.owner, &request.key).await? else {
             let claim = RequestClaim {
                 key: request.key,
                 body_sha256: request.body_sha256,
@@ -117,6 +116,19 @@ impl Engine {
         let alive = alive.filter(|sandbox| sandbox.phase != Phase::Destroyed);
         let sandbox = alive.map_or_else(|| recall(&known.answer), Ok)?;
         Ok(Created { sandbox, replayed: true })
+    }
+
+    /// What was answered with this key. A create that a crash cut off was settled or undone when this
+    /// engine began, but its writes may still wait in the queue: what is not done is read again behind
+    /// them, or its answer would name a sandbox that never was.
+    async fn remembered(&self, owner: &OwnerId, key: &str) -> Result<Option<Request>> {
+        let store = &self.core.store;
+        let known = store.request(owner, key, self.core.now()).await?;
+        let Some(unfinished) = known.as_ref().filter(|known| !known.done) else {
+            return Ok(known);
+        };
+        store.apply(owner.clone(), unfinished.sandbox, Vec::new()).await?;
+        store.request(owner, key, self.core.now()).await
     }
 
     async fn launch(

@@ -9,17 +9,15 @@ use anyhow::Context;
 use driver::Template;
 use futures_util::future::join_all;
 use jiff::Timestamp;
-use model::{Change, Error, EventKind, Phase, Result, SandboxRef};
+use model::{Change, Error, EventKind, OwnerId, Phase, Result, SandboxId, SandboxRef};
 use store::Store;
 use tokio::sync::oneshot;
-use tokio_util::sync::{CancellationToken, DropGuard};
-use tokio_util::task::TaskTracker;
+use tokio_util::sync::DropGuard;
 
-use crate::core::{Core, Counters};
-use crate::create::InProgress;
+use crate::core::Core;
 use crate::machine::{Ask, Reply};
 use crate::pool::{PoolState, none_answers};
-use crate::registry::{Cell, Registry};
+use crate::registry::Cell;
 use crate::{
     Attachment, Caller, CancelReason, Cancelled, EngineConfig, Listing, Notice, Pool, Sandbox,
     Snapshot, adopt, sweep,
@@ -38,21 +36,16 @@ pub struct Engine {
 impl Engine {
     /// Re-adopts every sandbox that exists in the pools, and finishes what a crash left half done.
     pub async fn start(config: EngineConfig, pools: Vec<Pool>, store: Store) -> Result<Self> {
-        let closing = CancellationToken::new();
-        let core = Arc::new(Core {
-            config,
-            store,
-            pools: pools.into_iter().map(|pool| Arc::new(PoolState::new(pool))).collect(),
-            registry: Registry::default(),
-            in_progress: InProgress::default(),
-            counters: Counters::default(),
-            tasks: TaskTracker::new(),
-            closing: closing.clone(),
-        });
-        let engine = Self { core: Arc::clone(&core), _end: Arc::new(closing.drop_guard()) };
-        adopt::all(&core).await?;
-        sweep::spawn(&core);
+        let engine = Self::with(Core::new(config, pools, store, Vec::new()));
+        let core = &engine.core;
+        adopt::all(core).await?;
+        sweep::spawn(core);
         Ok(engine)
+    }
+
+    pub(crate) fn with(core: Core) -> Self {
+        let end = Arc::new(core.closing.clone().drop_guard());
+        Self { core: Arc::new(core), _end: end }
     }
 
     /// Stops taking calls and waits for what is in flight. Sandboxes go on.
@@ -92,6 +85,12 @@ impl Engine {
     #[expect(clippy::unused_async, reason = "a replica that does not hold the sandbox will ask")]
     pub async fn get(&self, caller: &Caller, sandbox: &SandboxRef) -> Result<Sandbox> {
         Ok(self.core.find(caller, sandbox)?.view())
+    }
+
+    /// Whose it is; for somebody who proved by other means than a key that he may use it.
+    pub fn owner_of(&self, id: SandboxId) -> Option<OwnerId> {
+        let cell = self.core.registry.get(id)?;
+        (cell.phase() != Phase::Destroyed).then(|| cell.owner.clone())
     }
 
     /// Changes name and policy of a live sandbox (ruling 10).
@@ -181,7 +180,9 @@ impl Engine {
     /// Counters for `/metrics`.
     pub fn snapshot(&self) -> Snapshot {
         let counters = &self.core.counters;
-        let cells = self.core.registry.all();
+        // What is only followed is counted by whoever looks after it.
+        let follows = !self.core.views.is_empty();
+        let cells = if follows { Vec::new() } else { self.core.registry.all() };
         let count = |phase: Phase| cells.iter().filter(|cell| cell.phase() == phase).count() as u64;
         let unreachable = self.core.pools.iter().filter(|pool| !pool.is_reachable());
         Snapshot {
@@ -192,7 +193,21 @@ impl Engine {
             exits_total: counters.exits(),
             execs_total: counters.execs.load(Ordering::Relaxed),
             pools_unreachable: unreachable.count() as u64,
+            pools_without: self.lacking(),
         }
+    }
+
+    fn lacking(&self) -> Vec<(&'static str, u64)> {
+        let pools = &self.core.pools;
+        let count = |has: fn(driver::Capabilities) -> bool| {
+            pools.iter().filter(|pool| !has(pool.driver.capabilities())).count() as u64
+        };
+        vec![
+            ("pause", count(|has| has.pause)),
+            ("limits", count(|has| has.limits)),
+            ("disk_limit", count(|has| has.disk_limit)),
+            ("egress", count(|has| has.egress)),
+        ]
     }
 
     async fn ask(

@@ -136,6 +136,11 @@ pub(crate) async fn command_failed(error: GuestError, life: &mut Life) -> Error 
     if matches!(error, GuestError::NotFound) {
         return Error::invalid("command", "no such program or directory");
     }
+    if let GuestError::Invalid(detail) | GuestError::Denied(detail) = &error
+        && let Some(wrong) = detail.strip_prefix("cwd ")
+    {
+        return Error::invalid("cwd", wrong);
+    }
     failed(error, life, ("command", "command", "of that id")).await
 }
 

@@ -8,8 +8,10 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use futures_util::{Stream, stream};
 use guest_proto::{ExecEnd, ExecFrame, ExecFrames, GuestError, OutputStream as Wire};
-use model::{EndReason, Error, ExecId, Result, SandboxRef};
+use model::{EndReason, Error, ExecId, Phase, Result, SandboxRef};
+use tracing::warn;
 
+use crate::core::Core;
 use crate::exec::command_failed;
 use crate::guest::{Running, failed};
 use crate::registry::Cell;
@@ -198,6 +200,27 @@ fn remember(cell: &Arc<Cell>, exec: &ExecId) {
         detached.remove(0);
     }
     detached.push(exec.clone());
+}
+
+/// Commands that a predecessor started and that nobody may read: they keep their sandbox from idling.
+pub(crate) fn recall(core: &Core, cell: &Arc<Cell>) {
+    let guest = cell.state.borrow().guest.clone();
+    let Some(guest) = guest.filter(|_| cell.phase() == Phase::Running) else { return };
+    let cell = Arc::clone(cell);
+    core.tasks.spawn(async move {
+        match guest.commands().await {
+            Ok(commands) => {
+                let ids = commands.detached.iter().filter_map(|id| id.parse().ok());
+                ids.for_each(|exec: ExecId| remember(&cell, &exec));
+            }
+            // An older guest cannot say.
+            Err(GuestError::NotFound) => {}
+            Err(error) => {
+                let error = format!("{:#}", anyhow::Error::new(error));
+                warn!(sandbox.id = %cell.id, error, "could not ask for the commands that run");
+            }
+        }
+    });
 }
 
 fn forget(cell: &Arc<Cell>, exec: &ExecId) {

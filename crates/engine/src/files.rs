@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use driver::Usage;
+use driver::{AccessPage, Usage};
 use futures_util::{Stream, StreamExt, stream};
 use guest_proto::{Guest, GuestError, Tail, Tailed};
 use model::{Error, Phase, Result, SandboxRef};
@@ -142,9 +142,23 @@ impl Engine {
 
     /// The workspace as a tar stream; works on a stopped sandbox too.
     pub async fn export(&self, caller: &Caller, sandbox: &SandboxRef) -> Result<ByteStream> {
+        self.export_below(caller, sandbox, "").await
+    }
+
+    /// The same of one directory in it; `below` was checked by whoever parsed it.
+    pub async fn export_below(
+        &self,
+        caller: &Caller,
+        sandbox: &SandboxRef,
+        below: &str,
+    ) -> Result<ByteStream> {
         let desk = self.desk(caller, sandbox).await?;
-        match desk.guest.export_tar(&desk.workspace).await {
+        let from = format!("{}/{below}", desk.workspace);
+        match desk.guest.export_tar(from.trim_end_matches('/')).await {
             Ok(body) => Ok(held(body, desk.hold)),
+            Err(GuestError::NotFound) if !below.is_empty() => {
+                Err(Error::invalid("path", format!("no such directory: {WORKSPACE}/{below}")))
+            }
             Err(error) => Err(desk.failed(error).await),
         }
     }
@@ -194,12 +208,41 @@ impl Engine {
 
     /// A connection to a TCP port inside; 49983 is the guest itself.
     pub async fn tunnel(&self, caller: &Caller, sandbox: &SandboxRef, port: u16) -> Result<Tunnel> {
+        let closed =
+            || Error::unavailable(format!("nothing listens on port {port} in the sandbox"));
+        self.dial(caller, sandbox, port).await?.ok_or_else(closed)
+    }
+
+    /// The same; `None` when nothing listens on that port.
+    pub async fn dial(
+        &self,
+        caller: &Caller,
+        sandbox: &SandboxRef,
+        port: u16,
+    ) -> Result<Option<Tunnel>> {
         let mut running = self.core.use_guest(caller, sandbox)?;
         match running.guest.tunnel(port).await {
-            Ok(inner) => Ok(Tunnel { inner: Box::pin(inner), _guard: running.guard }),
+            Ok(inner) => Ok(Some(Tunnel { inner: Box::pin(inner), _guard: running.guard })),
+            Err(GuestError::PortClosed) => Ok(None),
             Err(error) => {
                 let port = port.to_string();
                 Err(failed(error, &mut running.life, ("port", "port", &port)).await)
+            }
+        }
+    }
+
+    /// A connection to the agent daemon inside, which is started on first use, and its token.
+    pub async fn agents(&self, caller: &Caller, sandbox: &SandboxRef) -> Result<(Tunnel, String)> {
+        let mut running = self.core.use_guest(caller, sandbox)?;
+        match running.guest.agents().await {
+            Ok((inner, token)) => {
+                Ok((Tunnel { inner: Box::pin(inner), _guard: running.guard }, token))
+            }
+            Err(GuestError::PortClosed) => Err(Error::unavailable(
+                "the agent daemon does not start: port 2468 is taken inside",
+            )),
+            Err(error) => {
+                Err(failed(error, &mut running.life, ("agents", "agent daemon", "2468")).await)
             }
         }
     }
@@ -208,6 +251,18 @@ impl Engine {
     pub async fn usage(&self, caller: &Caller, sandbox: &SandboxRef) -> Result<Usage> {
         let cell = self.core.find_live(caller, sandbox)?;
         self.core.bounded(cell.pool.driver.usage(cell.id)).await
+    }
+
+    /// What it reached and was refused; see `Driver::accesses`.
+    pub async fn accesses(
+        &self,
+        caller: &Caller,
+        sandbox: &SandboxRef,
+        after: Option<u64>,
+        max: usize,
+    ) -> Result<AccessPage> {
+        let cell = self.core.find_live(caller, sandbox)?;
+        self.core.bounded(cell.pool.driver.accesses(cell.id, after, max)).await
     }
 
     async fn desk(&self, caller: &Caller, sandbox: &SandboxRef) -> Result<Desk> {

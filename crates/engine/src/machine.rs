@@ -33,7 +33,7 @@ use crate::pool::PoolState;
 use crate::registry::{Cell, NewCell, State};
 
 /// Calls that may wait for one sandbox.
-const QUEUE_MAX: usize = 64;
+pub(crate) const QUEUE_MAX: usize = 64;
 
 pub(crate) type Reply<T = Sandbox> = oneshot::Sender<Result<T>>;
 

@@ -233,6 +233,12 @@ impl Registry {
         Ok(())
     }
 
+    /// The name is this sandbox's now, whoever had it before: the store says so.
+    pub(crate) fn point(&self, cell: &Cell, name: &Name) {
+        let mut index = self.write();
+        index.owners.entry(cell.owner.clone()).or_default().names.insert(name.clone(), cell.id);
+    }
+
     pub(crate) fn free_name(&self, cell: &Cell, name: &Name) {
         let mut index = self.write();
         let Some(owned) = index.owners.get_mut(&cell.owner) else { return };

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use driver::Template;
+use driver::{ImageWanted, Template};
 use model::{
     Error, Limits, Name, NewSandbox, Plan, Policy, PolicyName, Result, SandboxId, SandboxSpec,
     Source, TemplateName, reserved,
@@ -27,16 +27,23 @@ pub(crate) async fn resolve(core: &Core, caller: &Caller, wanted: &NewSandbox) -
     reserved::check_env("env", &wanted.env)?;
     let policy_name = wanted.policy.clone().unwrap_or_default();
     let policy = policy(&core.config, &policy_name)?;
-    let name = template_name(&core.config, caller, &wanted.source)?;
     let disk_gb = disk_gb(&core.config, wanted.disk_gb)?;
-    let (pool, template) = find(core, &name, &wanted.source).await?;
+    let (pool, template) = match &wanted.source {
+        Source::Image(reference) if is_reference(reference) => {
+            pull(core, caller, reference).await?
+        }
+        source => {
+            let name = template_name(&core.config, caller, source)?;
+            find(core, &name, source).await?
+        }
+    };
     let limits = limits(&core.config, caller, wanted, &template)?;
     let spec = SandboxSpec {
         id: SandboxId::generate(),
         owner: caller.owner.clone(),
         name: wanted.name.clone().unwrap_or_else(Name::generate),
         shape: wanted.source.shape(),
-        template: name,
+        template: template.name.clone(),
         image: match &wanted.source {
             Source::Template(_) => None,
             Source::Image(image) => Some(image.clone()),
@@ -62,24 +69,25 @@ pub(crate) fn policy(config: &EngineConfig, name: &PolicyName) -> Result<Policy>
 pub(crate) fn rootfs(name: &TemplateName, template: Option<&Template>) -> Arc<str> {
     template.map_or_else(
         || Arc::from(name.as_str()),
-        |template| Arc::from(format!("{name}@{}", template.digest)),
+        |template| {
+            let image = template.image.as_deref().and_then(|image| image.split('@').next());
+            Arc::from(format!("{}@{}", image.unwrap_or(name.as_str()), template.digest))
+        },
     )
 }
 
 fn template_name(config: &EngineConfig, caller: &Caller, source: &Source) -> Result<TemplateName> {
     let name = match source {
         Source::Template(text) => text.parse().map_err(|_| unknown_template(text))?,
-        Source::Image(text) if is_reference(text) => {
-            return Err(Error::NotImplemented {
-                code: "image_pull_not_available",
-                detail: format!("images cannot be pulled yet: {text}; use a built template's name"),
-            });
-        }
         Source::Image(text) => text.parse().map_err(|_| {
             Error::invalid("image", format!("neither a template nor a reference: {text:?}"))
         })?,
     };
     let for_operator = name_is_host(&name) && !config.host_template_for_all;
+    // What another owner pulled may be private.
+    if name.is_of_image() && caller.plan != Plan::Operator {
+        return Err(Error::invalid(field(source), format!("no such template: {name}")));
+    }
     if for_operator && caller.plan != Plan::Operator {
         let detail = "the template host is for the operator's key only";
         return Err(Error::invalid(field(source), detail));
@@ -105,6 +113,29 @@ fn is_reference(text: &str) -> bool {
 
 fn unknown_template(text: &str) -> Error {
     Error::NotImplemented { code: "unknown_template", detail: format!("no such template: {text}") }
+}
+
+/// A pool that answers, and the image in it. One with room is asked first.
+async fn pull(core: &Core, caller: &Caller, reference: &str) -> Result<(Arc<PoolState>, Template)> {
+    let wanted = ImageWanted {
+        reference: reference.to_owned(),
+        owner: caller.owner.clone(),
+        by_operator: caller.plan == Plan::Operator,
+    };
+    let mut first = None;
+    for pool in &core.pools {
+        if !pool.answers(core.config.list_timeout).await {
+            continue;
+        }
+        first.get_or_insert(pool);
+        if pool.take_room() {
+            pool.give_room();
+            return Ok((Arc::clone(pool), pool.driver.pull(&wanted).await?));
+        }
+    }
+    // Reserving it will say that there is no room, after the quota had its say.
+    let pool = first.ok_or_else(none_answers)?;
+    Ok((Arc::clone(pool), pool.driver.pull(&wanted).await?))
 }
 
 /// A pool that answers, has the template, and has room if any has. Room is only taken later.

@@ -107,6 +107,9 @@ async fn compare(core: &Core, pool: &Arc<PoolState>) {
     let seen: HashMap<SandboxId, Observed> =
         seen.into_iter().map(|observed| (observed.spec.id, observed)).collect();
     for cell in cells.iter().filter(|cell| Arc::ptr_eq(&cell.pool, pool)) {
+        if cell.phase() == Phase::Running {
+            cell.hear_of_use_elsewhere();
+        }
         // Its own timer sees to what is due, unless that was missed (ruling 23).
         let is_due = decide(core.now(), &cell.observed(true)).is_some();
         if is_due || needs_a_look(cell, seen.get(&cell.id)) {

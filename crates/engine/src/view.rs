@@ -95,4 +95,6 @@ pub struct Snapshot {
     pub exits_total: Vec<(EndReason, u64)>,
     pub execs_total: u64,
     pub pools_unreachable: u64,
+    /// How many pools do without something that others have, by what it is.
+    pub pools_without: Vec<(&'static str, u64)>,
 }

@@ -8,6 +8,9 @@
 
 mod body;
 mod connection;
+mod exec;
+mod files;
+mod handed;
 mod stream;
 
 use std::io;
@@ -27,7 +30,7 @@ use self::body::{RequestBody, ResponseBody};
 use self::connection::{Connection, SendError};
 pub use self::stream::Tunnel;
 use crate::{
-    Address, ExecStart, GuestError, HEADER_NONCE, HEADER_TOTAL_BYTES, HEADER_TRUNCATED,
+    Address, GuestError, HEADER_AGENTS_TOKEN, HEADER_NONCE, HEADER_TOTAL_BYTES, HEADER_TRUNCATED,
     HEADER_VERSION, Health, Init, PREFIX, TAIL_BYTES_MAX, TUNNEL_UPGRADE, Tail, Tailed,
 };
 
@@ -70,52 +73,14 @@ impl Guest {
 
     pub async fn health(&self) -> Result<Health, GuestError> {
         let answer = self.call(Call::new(Method::GET, "/health".into())).await?;
-        let version = text_header(answer.headers(), HEADER_VERSION)?;
-        let nonce = text_header(answer.headers(), HEADER_NONCE)?;
-        self.finish(answer).await?;
-        Ok(Health { version, nonce })
+        self.health_of(answer).await
     }
 
-    pub async fn init(&self, init: &Init) -> Result<(), GuestError> {
+    /// Gives a guest its environment, and learns who it is: one question where a launch waits for it.
+    pub async fn init(&self, init: &Init) -> Result<Health, GuestError> {
         let call = Call::new(Method::POST, "/init".into()).json(init)?;
         let answer = self.call(call).await?;
-        self.finish(answer).await
-    }
-
-    /// Starts a command and gives what it writes. Dropping the frames of a command that is not
-    /// detached ends it.
-    pub async fn exec(&self, start: &ExecStart) -> Result<ExecFrames, GuestError> {
-        let call = Call::new(Method::POST, format!("{PREFIX}exec")).json(start)?;
-        Ok(ExecFrames::new(self.open(call).await?))
-    }
-
-    /// What a command wrote from `offset` on, as far as it is kept, and goes on writing.
-    pub async fn exec_attach(&self, id: &str, offset: u64) -> Result<ExecFrames, GuestError> {
-        let path = format!("{PREFIX}exec/{}?offset={offset}", encoded(id));
-        Ok(ExecFrames::new(self.open(Call::new(Method::GET, path)).await?))
-    }
-
-    /// Kills the whole tree. `Ok` when it has ended already.
-    pub async fn exec_kill(&self, id: &str) -> Result<(), GuestError> {
-        let path = format!("{PREFIX}exec/{}", encoded(id));
-        let answer = self.call(Call::new(Method::DELETE, path)).await?;
-        self.finish(answer).await
-    }
-
-    pub async fn read_file(&self, path: &str) -> Result<FileDownload, GuestError> {
-        let answer = self.call(Call::new(Method::GET, with_path("file", path))).await?;
-        let size = number_header(answer.headers(), header::CONTENT_LENGTH.as_str())?;
-        Ok(FileDownload { size, body: self.body(answer) })
-    }
-
-    /// Writes a whole file; its directory must exist.
-    pub async fn write_file<S>(&self, path: &str, body: S) -> Result<(), GuestError>
-    where
-        S: Stream<Item = io::Result<Bytes>> + Send + 'static,
-    {
-        let call = Call::new(Method::PUT, with_path("file", path)).streaming(body);
-        let answer = self.call(call).await?;
-        self.finish(answer).await
+        self.health_of(answer).await
     }
 
     /// A directory as a tar archive.
@@ -156,16 +121,47 @@ impl Guest {
 
     /// A connection to a TCP port inside, or to the guest itself for [`crate::GUEST_PORT`].
     pub async fn tunnel(&self, port: u16) -> Result<Tunnel, GuestError> {
-        let mut call = Call::new(Method::POST, format!("{PREFIX}tunnel?port={port}"));
+        let path = format!("{PREFIX}tunnel?port={port}");
+        match self.upgrade(Method::POST, &path, TUNNEL_UPGRADE).await? {
+            Upgraded::Tunnel(tunnel) => Ok(tunnel),
+            Upgraded::Refused(_) => Err(GuestError::protocol("no tunnel was made")),
+        }
+    }
+
+    /// A connection to the agent daemon, which is started on first use, and the token it wants.
+    pub async fn agents(&self) -> Result<(Tunnel, String), GuestError> {
+        let mut call = Call::new(Method::POST, format!("{PREFIX}agents"));
         call.headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
         call.headers.insert(header::UPGRADE, HeaderValue::from_static(TUNNEL_UPGRADE));
         let (response, connection) = self.send(call).await?;
+        if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            let answer = Answer { response, connection };
+            return Err(refused(self.body_and_status(answer)).await);
+        }
+        let token = response.headers().get(HEADER_AGENTS_TOKEN);
+        let token = token.and_then(|token| token.to_str().ok()).map(str::to_owned);
+        let token = token.ok_or_else(|| GuestError::protocol("no token of the agent daemon"))?;
+        Ok((bounded(CONNECT_MAX, connection.into_tunnel()).await?, token))
+    }
+
+    async fn upgrade(
+        &self,
+        method: Method,
+        path: &str,
+        protocol: &'static str,
+    ) -> Result<Upgraded, GuestError> {
+        let mut call = Call::new(method, path.to_owned());
+        call.headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+        call.headers.insert(header::UPGRADE, HeaderValue::from_static(protocol));
+        let (response, connection) = self.send(call).await?;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            return bounded(CONNECT_MAX, connection.into_tunnel()).await;
+            return bounded(CONNECT_MAX, connection.into_tunnel()).await.map(Upgraded::Tunnel);
         }
         let answer = Answer { response, connection };
-        let refused = refused(self.body_and_status(answer)).await;
-        Err(refused)
+        if answer.response.status().is_success() {
+            return Ok(Upgraded::Refused(Box::new(answer)));
+        }
+        Err(refused(self.body_and_status(answer)).await)
     }
 
     /// Sends and requires success; the answer's body is still to be read.
@@ -180,6 +176,13 @@ impl Guest {
 
     async fn open(&self, call: Call) -> Result<ByteStream, GuestError> {
         Ok(self.body(self.call(call).await?))
+    }
+
+    async fn health_of(&self, answer: Answer) -> Result<Health, GuestError> {
+        let version = text_header(answer.headers(), HEADER_VERSION)?;
+        let nonce = text_header(answer.headers(), HEADER_NONCE)?;
+        self.finish(answer).await?;
+        Ok(Health { version, nonce })
     }
 
     /// Reads an answer that has nothing in it, so that its connection can be used again.
@@ -261,6 +264,13 @@ impl Pool {
             idle.push(connection);
         }
     }
+}
+
+/// What became of a request to upgrade.
+enum Upgraded {
+    Tunnel(Tunnel),
+    /// Answered as if nobody had asked for it.
+    Refused(Box<Answer>),
 }
 
 /// One request before it is one.

@@ -31,6 +31,12 @@ pub struct ExecStart {
     pub detached: bool,
 }
 
+/// What a guest is asked for at a restart of the host's server: commands that run without a connection.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Commands {
+    pub detached: Vec<String>,
+}
+
 /// Where a piece of output came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OutputStream {

@@ -16,11 +16,13 @@ pub mod envelope;
 mod error;
 mod exec;
 pub mod frame;
+pub mod handover;
 mod message;
+pub mod pieces;
 
 pub use client::{ByteStream, ExecFrames, FileDownload, Guest, Tunnel};
 pub use error::GuestError;
-pub use exec::{ExecEnd, ExecFrame, ExecStart, OutputStream};
+pub use exec::{Commands, ExecEnd, ExecFrame, ExecStart, OutputStream};
 pub use message::{Address, Health, Init, Tail, Tailed};
 
 /// What every path of our extension begins with.
@@ -55,3 +57,6 @@ pub const HEADER_TOTAL_BYTES: &str = "bastide-total-bytes";
 
 /// What `Upgrade:` says in a request for a tunnel.
 pub const TUNNEL_UPGRADE: &str = "bastide-tunnel";
+
+/// What the agent daemon of the sandbox wants to see as its bearer token.
+pub const HEADER_AGENTS_TOKEN: &str = "bastide-agents-token";

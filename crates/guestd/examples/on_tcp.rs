@@ -34,6 +34,7 @@ async fn main() -> std::io::Result<()> {
         env: BTreeMap::from([("E2B_SANDBOX".into(), "true".into())]),
         cgroup: None,
         oom_score_adj: None,
+        agents: None,
         orphans: Orphans::Leave,
         accounts,
     };

@@ -26,6 +26,8 @@ pub(crate) struct Account {
 pub struct Accounts {
     passwd: Cached,
     group: Cached,
+    /// The kernel knows one id here, so every account has it.
+    one_id: bool,
 }
 
 /// A file as it was when it was last read.
@@ -40,19 +42,52 @@ type Version = (u64, u64, i64, i64, u64);
 
 impl Default for Accounts {
     fn default() -> Self {
-        Self::at("/etc/passwd", "/etc/group")
+        let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+        Self { one_id: has_one_id(&map), ..Self::at("/etc/passwd", "/etc/group") }
     }
 }
 
 impl Accounts {
     /// Two other files.
     pub fn at(passwd: &str, group: &str) -> Self {
-        Self { passwd: Cached::new(passwd), group: Cached::new(group) }
+        Self { passwd: Cached::new(passwd), group: Cached::new(group), one_id: false }
     }
 
-    pub(crate) fn by_name(&self, name: &str) -> Option<Account> {
-        let text = self.passwd.read()?;
-        text.lines().filter_map(account).find(|account| account.name == name)
+    /// By name or number, either with `:group`: what an image's configuration may say. A number, and
+    /// root, need no line in the file.
+    pub(crate) fn find(&self, text: &str) -> Option<Account> {
+        let (user, group) = match text.split_once(':') {
+            Some((user, group)) => (user, Some(group)),
+            None => (text, None),
+        };
+        let text = self.passwd.read();
+        let mut lines = text.iter().flat_map(|text| text.lines()).filter_map(account);
+        let number = if user == "root" { Some(0) } else { user.parse::<u32>().ok() };
+        let known = lines.find(|account| account.name == user || Some(account.uid) == number);
+        let unlisted = |uid| Account { name: user.to_owned(), uid, gid: 0, home: "/".to_owned() };
+        let mut account = known.or_else(|| number.map(unlisted))?;
+        if let Some(group) = group {
+            account.gid = self.group_id(group)?;
+        }
+        if self.one_id {
+            (account.uid, account.gid) = (0, 0);
+        }
+        Some(account)
+    }
+
+    /// Whether a command can be somebody else than this process.
+    pub(crate) fn differ(&self) -> bool {
+        !self.one_id
+    }
+
+    fn group_id(&self, group_name: &str) -> Option<u32> {
+        if let Ok(gid) = group_name.parse() {
+            return Some(gid);
+        }
+        let text = self.group.read()?;
+        let (_, gid, _) =
+            text.lines().filter_map(group).find(|(name, _, _)| *name == group_name)?;
+        Some(gid)
     }
 
     pub(crate) fn name_of_user(&self, uid: u32) -> Option<String> {
@@ -116,6 +151,12 @@ impl Account {
 /// A string for the kernel, if it has no zero byte.
 pub(crate) fn c_string(text: &str) -> Option<CString> {
     CString::new(text).ok()
+}
+
+/// Whether a user namespace has the id 0 and no other.
+fn has_one_id(map: &str) -> bool {
+    let mut numbers = map.split_ascii_whitespace();
+    numbers.next() == Some("0") && numbers.nth(1) == Some("1") && numbers.next().is_none()
 }
 
 fn account(line: &str) -> Option<Account> {

@@ -3,10 +3,14 @@
 
 mod commands;
 mod export;
+mod handover;
 mod import;
+mod placing;
 mod tail;
 mod tunnel;
 mod whole_file;
+
+pub(crate) use tunnel::connect as connect_to;
 
 use std::sync::Arc;
 
@@ -32,16 +36,20 @@ pub(crate) async fn route(state: Arc<State>, request: Request, route: &str) -> R
     }
     match (route, request.method()) {
         ("exec", &Method::POST) => commands::start(&state, request).await,
-        ("file", &Method::GET) => whole_file::read(state, &request).await,
+        ("exec", &Method::GET) => Ok(commands::list(&state)),
+        ("file", &Method::GET) => whole_file::read(state, request).await,
         ("file", &Method::PUT) => whole_file::write(state, request).await,
+        ("open", &Method::POST) => handover::to_write(state, request).await,
         ("export", &Method::GET) => export::export(&state, &request),
         ("import", &Method::POST) => import::import(&state, request).await,
         ("tail", &Method::GET) => tail::tail(&state, &request).await,
         ("sync", &Method::POST) => sync(&state, &request).await,
+        ("agents", &Method::POST) => tunnel::to_agents(state, request).await,
         ("tunnel", &Method::POST) => tunnel::open(state, request).await,
-        ("exec" | "file" | "export" | "import" | "tail" | "sync" | "tunnel", _) => {
-            Err(wrong_method())
-        }
+        (
+            "exec" | "file" | "open" | "export" | "import" | "tail" | "sync" | "tunnel" | "agents",
+            _,
+        ) => Err(wrong_method()),
         _ => Err(Refusal::not_found(format!("no such route: {route}"))),
     }
 }

@@ -11,6 +11,7 @@
 //! own children, and runs commands as the user of the test.
 
 mod accounts;
+mod agents;
 mod connect;
 mod extension;
 mod files;
@@ -51,6 +52,8 @@ pub struct Config {
     pub cgroup: Option<OwnedFd>,
     /// Commands are sooner killed for memory than the guest.
     pub oom_score_adj: Option<i32>,
+    /// The program of the agent daemon, if there is one.
+    pub agents: Option<OwnedFd>,
     pub orphans: Orphans,
     pub accounts: Accounts,
 }

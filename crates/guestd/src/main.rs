@@ -1,6 +1,6 @@
 //! The binary that a sandbox starts as its PID 1.
 //!
-//! `guestd --listen-fd 3 [--cgroup-fd 4] --nonce N --user NAME --workdir DIR`; its environment is
+//! `guestd --listen-fd 3 [--cgroup-fd 4] [--agents-fd 5] --nonce N --user NAME --workdir DIR`; its environment is
 //! the sandbox's. It prints nothing: what goes wrong before it serves is its exit code.
 
 use std::collections::BTreeMap;
@@ -65,6 +65,7 @@ impl Arguments {
                 })
                 .collect::<BTreeMap<_, _>>(),
             cgroup: None,
+            agents: None,
             oom_score_adj: own_oom_score_adj().map(|own| (own + OOM_SCORE_ADJ_STEP).min(1000)),
             orphans: Orphans::Reap,
             accounts: Accounts::default(),
@@ -74,6 +75,7 @@ impl Arguments {
             match name.as_str() {
                 "--listen-fd" => listen = Some(guestd::adopt_fd(&value)?),
                 "--cgroup-fd" => config.cgroup = Some(guestd::adopt_fd(&value)?),
+                "--agents-fd" => config.agents = Some(guestd::adopt_fd(&value)?),
                 "--nonce" => config.nonce = value,
                 "--user" => config.user = value,
                 "--workdir" => config.workdir = value,

@@ -48,6 +48,8 @@ pub(crate) struct Start {
     pub(crate) pty: Option<PtySize>,
     pub(crate) timeout: Option<Duration>,
     pub(crate) until: Until,
+    /// It lives on without the connection that started it.
+    pub(crate) detached: bool,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -142,6 +144,25 @@ impl Process {
         {
             kill::tree(pid);
         }
+    }
+
+    /// The same, and answers when nothing of it is left. What does not die hangs in the kernel; nobody
+    /// waits for it for long.
+    pub(crate) async fn end_tree(&self) -> Result<()> {
+        let members = {
+            let cgroup = self.cgroup.lock().unwrap_or_else(PoisonError::into_inner);
+            cgroup.as_ref().and_then(|cgroup| cgroup.members().ok())
+        };
+        self.kill_tree();
+        self.wait_reaped().await?;
+        let Some(members) = members else { return Ok(()) };
+        for wait_ms in (0..12).map(|doublings| 1 << doublings) {
+            if members.are_gone() {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(wait_ms)).await;
+        }
+        Err(Refusal::new(Code::DeadlineExceeded, "what the process started does not end"))
     }
 
     pub(crate) fn time_out(&self) {

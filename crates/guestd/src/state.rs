@@ -13,6 +13,7 @@ use tokio::time::sleep_until;
 use tokio_util::task::TaskTracker;
 
 use crate::accounts::{Account, Accounts};
+use crate::agents::Agents;
 use crate::paths;
 use crate::process::{Cgroups, Table};
 use crate::reaper::Reaper;
@@ -33,6 +34,7 @@ pub(crate) struct State {
     pub(crate) processes: Table,
     pub(crate) watchers: Watchers,
     pub(crate) cpu: metrics::CpuMeter,
+    pub(crate) agents: Agents,
     pub(crate) tasks: TaskTracker,
     env: BTreeMap<String, String>,
     settings: Mutex<Settings>,
@@ -65,6 +67,7 @@ impl State {
             processes: Table::default(),
             watchers: Watchers::default(),
             cpu: metrics::CpuMeter::default(),
+            agents: Agents::new(config.agents),
             tasks: TaskTracker::new(),
             env: config.env,
             settings: Mutex::new(Settings {
@@ -100,7 +103,7 @@ impl State {
             }
         };
         let unknown = || Refusal::new(Code::Unauthenticated, format!("invalid username: '{name}'"));
-        self.accounts.by_name(name).ok_or_else(unknown)
+        self.accounts.find(name).ok_or_else(unknown)
     }
 
     /// Where a path of a client leads for this account.

@@ -1,6 +1,7 @@
 //! The nouns and rules of Bastide: ids, specs, limits, policies, the life of a sandbox and the
 //! decision when it ends. Pure: no I/O, no tokio, no SQL, no HTTP.
 
+pub mod access;
 pub mod error;
 pub mod event;
 pub mod ids;
@@ -13,6 +14,7 @@ pub mod request;
 pub mod reserved;
 pub mod spec;
 
+pub use access::{Access, Outcome, Verdict};
 pub use error::{Conflict, Error, Result};
 pub use event::{EndReason, Event, EventKind};
 pub use ids::{ExecId, OwnerId, SandboxId, SandboxRef};

@@ -97,6 +97,14 @@ impl TemplateName {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// Whether it is the name of an image that nobody named; no definition has such a name.
+    pub fn is_of_image(&self) -> bool {
+        self.0.starts_with(Self::OF_IMAGE)
+    }
+
+    /// What the names of such images begin with; the rest is of their digest.
+    pub const OF_IMAGE: &str = "image-";
 }
 
 impl FromStr for TemplateName {

@@ -1,15 +1,21 @@
 //! What every handler can reach.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use anyhow::{Context, Result};
 use api::SandboxFacts;
 use engine::Engine;
-use store::Store;
+use store::{Epoch, Store};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use url::Url;
 
 use crate::config::{Limits, MetricsAccess};
+use crate::forward::Leader;
 use crate::metrics::Metrics;
+use crate::preview::{Domain, Signer};
+use crate::turns::Turns;
 
 /// Shared by all requests; clones are one pointer.
 pub(crate) type App = Arc<Shared>;
@@ -18,8 +24,14 @@ pub(crate) struct Shared {
     pub(crate) engine: Engine,
     pub(crate) store: Store,
     pub(crate) address: PublicAddress,
+    /// Signs and checks links to ports.
+    pub(crate) signer: Signer,
+    /// Where ports have hosts of their own.
+    pub(crate) preview_domain: Option<Domain>,
+    /// How long a port inside may say nothing.
+    pub(crate) preview_silence: Duration,
     pub(crate) limits: Limits,
-    pub(crate) metrics: Metrics,
+    pub(crate) metrics: Arc<Metrics>,
     pub(crate) metrics_access: MetricsAccess,
     /// Made once: they cannot change while the server runs.
     pub(crate) pages: Pages,
@@ -27,6 +39,16 @@ pub(crate) struct Shared {
     pub(crate) draining: CancellationToken,
     /// Tunnels, which outlive their request.
     pub(crate) tasks: TaskTracker,
+    /// Sandboxes with an agent in a turn.
+    pub(crate) turns: Turns,
+    pub(crate) standing: Standing,
+}
+
+/// The part that this server has among those on its data directory.
+pub(crate) enum Standing {
+    /// It holds the lease (or there is none, and no other server).
+    Leads(Option<Epoch>),
+    Follows(Leader),
 }
 
 /// How clients reach this server.
@@ -35,6 +57,33 @@ pub(crate) struct PublicAddress {
     /// Without a final slash.
     pub(crate) url: String,
     pub(crate) port: u16,
+    parsed: Url,
+}
+
+impl PublicAddress {
+    pub(crate) fn new(url: String) -> Result<Self> {
+        let parsed = Url::parse(&url).context("public_url: not a URL")?;
+        let port = parsed.port_or_known_default().context("public_url: has no port")?;
+        Ok(Self { url, port, parsed })
+    }
+
+    pub(crate) fn scheme(&self) -> &str {
+        self.parsed.scheme()
+    }
+
+    pub(crate) fn is_https(&self) -> bool {
+        self.scheme() == "https"
+    }
+
+    /// Without brackets around an IPv6 address.
+    pub(crate) fn host(&self) -> &str {
+        self.parsed.host_str().unwrap_or_default().trim_matches(['[', ']'])
+    }
+
+    /// `None` when it is the one that the scheme implies.
+    pub(crate) fn explicit_port(&self) -> Option<u16> {
+        self.parsed.port()
+    }
 }
 
 pub(crate) struct Pages {
@@ -57,5 +106,15 @@ impl Shared {
             endpoint: &self.address.url,
         }
         .into()
+    }
+}
+
+impl Standing {
+    /// As `/healthz` and `/metrics` tell it.
+    pub(crate) fn told(&self) -> (&'static str, Option<u64>) {
+        match self {
+            Self::Leads(epoch) => ("leader", epoch.map(|epoch| epoch.0)),
+            Self::Follows(leader) => ("follower", leader.epoch()),
+        }
     }
 }

@@ -24,13 +24,18 @@ impl FromRequestParts<App> for Who {
     type Rejection = Refusal;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Refusal> {
-        let Some(secret) = credential(&parts.headers) else {
-            return Err(Refusal::Unauthorized { sent: false });
-        };
-        match app.store.verify(secret).await? {
-            Some(verified) => Ok(Self(Caller { owner: verified.owner, plan: verified.plan })),
-            None => Err(Refusal::Unauthorized { sent: true }),
-        }
+        caller(app, &parts.headers).await.map(Self)
+    }
+}
+
+/// Whose key the headers hold.
+pub(crate) async fn caller(app: &App, headers: &HeaderMap) -> Result<Caller, Refusal> {
+    let Some(secret) = credential(headers) else {
+        return Err(Refusal::Unauthorized { sent: false });
+    };
+    match app.store.verify(secret).await? {
+        Some(verified) => Ok(Caller { owner: verified.owner, plan: verified.plan }),
+        None => Err(Refusal::Unauthorized { sent: true }),
     }
 }
 

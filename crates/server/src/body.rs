@@ -108,10 +108,12 @@ pub(crate) fn upload(
             Some((Err(io::Error::other("the upload broke off")), None))
         }
     });
-    Ok((chunks, verdict))
+    // The guest's client may ask once more after the end.
+    Ok((chunks.fuse(), verdict))
 }
 
-async fn read(request: Request, app: &App) -> Result<Bytes, Refusal> {
+/// A small body, read whole.
+pub(crate) async fn read(request: Request, app: &App) -> Result<Bytes, Refusal> {
     let bytes_max = app.limits.json_bytes;
     let patience = Duration::from_secs(app.limits.body_timeout_seconds);
     let announced = content_length(request.headers()).unwrap_or(0);

@@ -12,6 +12,7 @@ mod listen;
 pub mod settings;
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use model::policy::Rule;
@@ -19,7 +20,7 @@ use model::{PolicyName, TemplateName};
 use serde::{Deserialize, Serialize};
 
 pub use flags::Flags;
-pub use layers::{Environment, load};
+pub use layers::{Environment, Places, load};
 pub use listen::Listen;
 
 /// The settings after all layers. See `docs/configuration.md`.
@@ -34,6 +35,7 @@ pub struct Config {
     pub tls_key: Option<PathBuf>,
     pub log: Log,
     pub policies: BTreeMap<PolicyName, Vec<Rule>>,
+    pub hosts: BTreeMap<String, Vec<IpAddr>>,
     pub quotas: BTreeMap<String, QuotaSettings>,
     pub ceiling: Ceiling,
     pub disk: Disk,
@@ -42,7 +44,9 @@ pub struct Config {
     pub warm: BTreeMap<TemplateName, usize>,
     pub templates_dir: Option<PathBuf>,
     pub host_template_for_all: bool,
+    pub images: Images,
     pub limits: Limits,
+    pub ports: Ports,
     pub drain_seconds: u64,
     pub sweep_seconds: u64,
     pub metrics: MetricsAccess,
@@ -89,6 +93,30 @@ pub struct Disk {
     pub pool_gb: Option<u32>,
 }
 
+/// Which container images may be had, and how registries are reached.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Images {
+    /// For owners other than the operator: `ghcr.io`, `ghcr.io/acme`, `*`.
+    pub allowed_registries: Vec<String>,
+    pub docker_config: Option<PathBuf>,
+    pub plain_http: Vec<String>,
+    pub max_gb: u32,
+    pub pull_timeout_seconds: u64,
+}
+
+impl Default for Images {
+    fn default() -> Self {
+        Self {
+            allowed_registries: Vec::new(),
+            docker_config: None,
+            plain_http: Vec::new(),
+            max_gb: 20,
+            pull_timeout_seconds: 600,
+        }
+    }
+}
+
 /// What a pool has that does not say it itself.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -131,6 +159,16 @@ pub struct Limits {
     pub body_timeout_seconds: u64,
 }
 
+/// How ports inside are reached over HTTP.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Ports {
+    /// `{port}-{id}` below it is a port of a sandbox; with an optional `:port` of its own.
+    pub domain: Option<String>,
+    /// On a connection to a port, until it is given up.
+    pub silence_seconds: u64,
+}
+
 /// Who may read `/metrics`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -151,6 +189,7 @@ impl Default for Config {
             tls_key: None,
             log: Log::default(),
             policies: BTreeMap::new(),
+            hosts: BTreeMap::new(),
             quotas: BTreeMap::new(),
             ceiling: Ceiling::default(),
             disk: Disk::default(),
@@ -159,7 +198,9 @@ impl Default for Config {
             warm: BTreeMap::new(),
             templates_dir: None,
             host_template_for_all: false,
+            images: Images::default(),
             limits: Limits::default(),
+            ports: Ports::default(),
             drain_seconds: 30,
             sweep_seconds: 10,
             metrics: MetricsAccess::Open,
@@ -182,6 +223,12 @@ impl Default for Ceiling {
 impl Default for Disk {
     fn default() -> Self {
         Self { gb_default: 5, gb_max: 20, pool_gb: None }
+    }
+}
+
+impl Default for Ports {
+    fn default() -> Self {
+        Self { domain: None, silence_seconds: 300 }
     }
 }
 

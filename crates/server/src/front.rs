@@ -13,8 +13,9 @@ use futures_util::FutureExt;
 use tokio::time::Instant;
 use tracing::Instrument;
 
-use crate::app::App;
+use crate::app::{App, Standing};
 use crate::limits::REQUEST_ID_BYTES_MAX;
+use crate::preview::Foreign;
 use crate::refusal::Refusal;
 
 static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -35,7 +36,7 @@ impl Drop for InFlight {
     }
 }
 
-pub(crate) async fn pass(State(app): State<App>, request: Request, next: Next) -> Response {
+pub(crate) async fn pass(State(app): State<App>, mut request: Request, next: Next) -> Response {
     let began = Instant::now();
     let in_flight = InFlight::new(&app);
     let id = request_id(request.headers());
@@ -44,11 +45,17 @@ pub(crate) async fn pass(State(app): State<App>, request: Request, next: Next) -
     let path = request.uri().path().to_owned();
     let route = request.extensions().get::<MatchedPath>().cloned();
     let span = tracing::info_span!("request", request.id = id.to_str().unwrap_or_default());
+    if matches!(app.standing, Standing::Follows(_)) {
+        // The other server's log has the same.
+        request.headers_mut().insert(REQUEST_ID.clone(), id.clone());
+    }
     let mut response = caught(next.run(request)).instrument(span.clone()).await;
     drop(in_flight);
     let took = began.elapsed();
     let status = response.status().as_u16();
-    app.metrics.answered(&method, route.as_ref().map(MatchedPath::as_str), status, took);
+    let foreign = response.extensions().get::<Foreign>().is_some();
+    let route = route.as_ref().filter(|_| !foreign).map(MatchedPath::as_str);
+    app.metrics.answered(&method, route, status, took);
     span.in_scope(|| {
         let latency_us = u32::try_from(took.as_micros()).unwrap_or(u32::MAX);
         let latency_ms = f64::from(latency_us) / 1000.0;
@@ -56,8 +63,10 @@ pub(crate) async fn pass(State(app): State<App>, request: Request, next: Next) -
     });
     let headers = response.headers_mut();
     headers.insert(REQUEST_ID.clone(), id);
-    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    if !foreign {
+        headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    }
     response
 }
 

@@ -19,3 +19,7 @@ pub(crate) const REQUEST_ID_BYTES_MAX: usize = 64;
 pub(crate) const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
 /// One direction of a tunnel.
 pub(crate) const TUNNEL_BUFFER_BYTES: usize = 64 * 1024;
+/// For a server to become the leader when there is none; then calls that need one are refused.
+pub(crate) const LEADER_WAIT: Duration = Duration::from_secs(15);
+/// How often a leader that does not answer is asked whether it lives, and how long it may take.
+pub(crate) const LEADER_PROBE: Duration = Duration::from_secs(2);

@@ -1,48 +1,75 @@
 //! Accepting connections, and ending gracefully: bind, serve, drain.
 //!
+//! A server has one of two parts, and may change from the second to the first:
+//!
+//! ```text
+//!              lead                                   ┌► engine ─► sandboxes
+//!  clients ──► TCP ──► routes ────────────────────────┤
+//!              follow                                 └► guests that run
+//!  clients ──► TCP ──► routes ─► forward ─► run/leader.sock ──► the leader's routes
+//! ```
+//!
 //! Connections are bounded; a slow head is cut off; a client that goes away drops its handler, and
 //! with it what the handler was doing.
 
+mod door;
+mod local;
+mod share;
 mod socket;
 
-use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use axum::Router;
-use axum::body::Body;
 use engine::Engine;
-use hyper::body::Incoming;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use store::Store;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream};
+use store::{Epoch, Store};
+use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{sleep, timeout};
-use tokio_rustls::TlsAcceptor;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tower_service::Service;
+use utoipa::openapi::OpenApi;
 
-use crate::app::{App, PublicAddress, Shared};
+use crate::app::{App, PublicAddress, Shared, Standing};
 use crate::config::Config;
-use crate::limits::{CUT_OFF_TIMEOUT, HANDSHAKE_TIMEOUT, HEADER_BYTES_MAX, HEADERS_MAX};
+use crate::forward::Leader;
+pub(crate) use crate::listen::door::PeerAddress;
+use crate::listen::door::{Door, Part};
+pub(crate) use crate::listen::local::leader_socket;
 pub(crate) use crate::listen::socket::MayStall;
-use crate::listen::socket::Socket;
 use crate::metrics::Metrics;
-use crate::{openapi, routes, tls};
+use crate::preview::{Domain, Signer};
+use crate::refusal::Refusal;
+use crate::roster::Entered;
+use crate::tls::Acceptor;
+use crate::turns::Turns;
+use crate::{openapi, routes};
 
-/// Opens every address of the settings.
+/// Calls that other servers pass on may take this long to finish when we end.
+const LOCAL_DRAIN: Duration = Duration::from_secs(15);
+
+/// Opens every address of the settings. One on which another server of the data directory listens is
+/// shared with it.
 pub async fn bind(config: &Config) -> Result<Vec<TcpListener>> {
     let mut listeners = Vec::new();
     for address in &config.listen.0 {
-        let listener = TcpListener::bind(address);
-        listeners.push(listener.await.with_context(|| format!("listen: bind {address}"))?);
+        let listener = match TcpListener::bind(address).await {
+            Ok(listener) => listener,
+            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
+                let shared = share::borrow(&config.data_dir, *address);
+                let shared = shared.map_err(|why| {
+                    tracing::debug!(error = format!("{why:#}"), "no server shares its listener");
+                    anyhow::Error::from(error)
+                });
+                let shared = shared.with_context(|| format!("listen: bind {address}"))?;
+                TcpListener::from_std(shared).context("listen: take a shared listener")?
+            }
+            Err(error) => return Err(error).with_context(|| format!("listen: bind {address}")),
+        };
+        listeners.push(listener);
     }
     Ok(listeners)
 }
@@ -58,8 +85,7 @@ pub async fn signalled() -> Result<()> {
     Ok(())
 }
 
-/// Answers requests until `shutdown`; then lets those in flight finish for `drain_seconds`, ends
-/// streams and tunnels, and shuts the engine down. Sandboxes go on.
+/// Answers requests until `shutdown` as the only server there is; see [`Server::end`].
 pub async fn serve(
     listeners: Vec<TcpListener>,
     config: &Config,
@@ -67,180 +93,189 @@ pub async fn serve(
     store: Store,
     shutdown: CancellationToken,
 ) -> Result<()> {
-    let acceptor = match (&config.tls_cert, &config.tls_key) {
-        (Some(cert), Some(key)) => Some(tls::acceptor(cert, key)?),
-        (Some(_), None) | (None, Some(_)) | (None, None) => None,
-    };
-    let first = listeners.first().context("listen: no address")?.local_addr()?;
-    let address = public_address(config, first)?;
-    let (router, document) = openapi::router();
-    let app: App = Arc::new(Shared {
-        metrics: Metrics::new(document.paths.paths.keys().cloned()),
-        pages: openapi::pages(&document, &address.url)?,
-        engine: engine.clone(),
-        store,
-        address,
-        limits: config.limits,
-        metrics_access: config.metrics,
-        draining: CancellationToken::new(),
-        tasks: TaskTracker::new(),
-    });
-    let door = Door {
-        router: routes::finish(router, &app),
-        app: Arc::clone(&app),
-        acceptor,
-        header_timeout: Duration::from_secs(config.limits.header_timeout_seconds),
-        stall_timeout: Duration::from_secs(config.limits.body_timeout_seconds),
-        connections: TaskTracker::new(),
-        room: Arc::new(Semaphore::new(config.limits.connections as usize)),
-        cut_off: CancellationToken::new(),
-    };
-    let accepting = TaskTracker::new();
-    for listener in listeners {
-        tracing::info!("listening on {}", listener.local_addr()?);
-        accepting.spawn(accept(listener, door.clone(), shutdown.clone()));
-    }
+    let mut server = Server::open(listeners, config, store)?;
+    server.lead(engine, None)?;
     shutdown.cancelled().await;
-    accepting.close();
-    accepting.wait().await;
-    drain(&door, Duration::from_secs(config.drain_seconds)).await;
-    engine.shutdown().await;
+    server.end().await;
     Ok(())
 }
 
-/// All that a connection needs.
-#[derive(Clone)]
-struct Door {
-    router: Router,
-    app: App,
-    acceptor: Option<TlsAcceptor>,
-    header_timeout: Duration,
-    stall_timeout: Duration,
-    connections: TaskTracker,
-    room: Arc<Semaphore>,
-    /// The end of the drain time.
-    cut_off: CancellationToken,
+/// A front door. Until it is told its part, connections wait to be accepted.
+pub struct Server {
+    listeners: Vec<TcpListener>,
+    data_dir: PathBuf,
+    config: Config,
+    store: Store,
+    address: PublicAddress,
+    signer: Signer,
+    domain: Option<Domain>,
+    document: OpenApi,
+    door: Door,
+    /// For calls that other servers pass on.
+    local: Door,
+    draining: CancellationToken,
+    /// Tunnels, and connections to the leader.
+    tasks: TaskTracker,
+    accepting: TaskTracker,
+    accepting_local: TaskTracker,
+    shutdown: CancellationToken,
+    local_shutdown: CancellationToken,
+    /// Absent for who is alone.
+    roster: Option<Entered>,
+    /// Every part's; an earlier one may still answer what came before.
+    engines: Vec<Engine>,
 }
 
-async fn accept(listener: TcpListener, door: Door, shutdown: CancellationToken) {
-    loop {
-        let room = Arc::clone(&door.room);
-        let next = async {
-            let permit = room.acquire_owned().await.expect("the semaphore is never closed");
-            (permit, listener.accept().await)
+impl Server {
+    pub fn open(listeners: Vec<TcpListener>, config: &Config, store: Store) -> Result<Self> {
+        let acceptor = match (&config.tls_cert, &config.tls_key) {
+            (Some(cert), Some(key)) => Some(Acceptor::open(cert, key)?),
+            (Some(_), None) | (None, Some(_)) | (None, None) => None,
         };
-        let (permit, accepted) = tokio::select! {
-            next = next => next,
-            () = shutdown.cancelled() => return,
+        let first = listeners.first().context("listen: no address")?.local_addr()?;
+        let document = openapi::router().1;
+        let draining = CancellationToken::new();
+        let cut_off = CancellationToken::new();
+        let room = |count: u32| Arc::new(Semaphore::new(count as usize));
+        let door = Door {
+            // Nobody sees it: nothing is accepted yet.
+            part: Part::new(Router::new().fallback(async || Refusal::NoRoute)),
+            metrics: Arc::new(Metrics::new(openapi::routes(&document))),
+            acceptor,
+            header_timeout: Duration::from_secs(config.limits.header_timeout_seconds),
+            stall_timeout: Duration::from_secs(config.limits.body_timeout_seconds),
+            room: room(config.limits.connections),
+            connections: TaskTracker::new(),
+            ending: draining.clone(),
+            cut_off: cut_off.clone(),
         };
-        match accepted {
-            Ok((stream, peer)) => {
-                let connection = connect(door.clone(), stream, peer, permit);
-                door.connections.spawn(connection);
+        let local = Door {
+            acceptor: None,
+            connections: TaskTracker::new(),
+            ending: CancellationToken::new(),
+            cut_off: CancellationToken::new(),
+            ..door.clone()
+        };
+        let address = public_address(config, first)?;
+        Ok(Self {
+            listeners,
+            signer: Signer::open(&config.data_dir)?,
+            domain: Domain::new(config.ports.domain.as_deref(), &address),
+            data_dir: config.data_dir.clone(),
+            config: config.clone(),
+            store,
+            address,
+            document,
+            door,
+            local,
+            draining,
+            tasks: TaskTracker::new(),
+            accepting: TaskTracker::new(),
+            accepting_local: TaskTracker::new(),
+            shutdown: CancellationToken::new(),
+            local_shutdown: CancellationToken::new(),
+            roster: None,
+            engines: Vec::new(),
+        })
+    }
+
+    /// Says to people that this server is here.
+    pub fn enter_roster(&mut self) -> Result<()> {
+        let addresses = self.listeners.iter().map(TcpListener::local_addr);
+        let addresses = addresses.map(|address| Ok(address?.to_string()));
+        let listen = addresses.collect::<Result<_>>()?;
+        self.roster = Some(Entered::new(&self.data_dir, listen)?);
+        Ok(())
+    }
+
+    /// From now on this server does everything itself. With an epoch, it does so for others too.
+    pub fn lead(&mut self, engine: Engine, epoch: Option<Epoch>) -> Result<()> {
+        self.play(engine, Standing::Leads(epoch))?;
+        if epoch.is_some() {
+            let socket = local::bind(&leader_socket(&self.data_dir))?;
+            let accepted = self.local.clone().accept_local(socket, self.local_shutdown.clone());
+            self.accepting_local.spawn(accepted);
+        }
+        self.accept(epoch.is_some())
+    }
+
+    /// From now on this server uses what runs, and passes everything else to who holds the lease.
+    pub fn follow(&mut self, engine: Engine) -> Result<()> {
+        self.play(engine, Standing::Follows(Leader::of(&self.data_dir)))?;
+        self.accept(true)
+    }
+
+    fn play(&mut self, engine: Engine, standing: Standing) -> Result<()> {
+        if let Some(roster) = &mut self.roster {
+            let (role, epoch) = standing.told();
+            roster.becomes(role, epoch);
+        }
+        let app: App = Arc::new(Shared {
+            metrics: Arc::clone(&self.door.metrics),
+            pages: openapi::pages(&self.document, &self.address.url)?,
+            engine: engine.clone(),
+            store: self.store.clone(),
+            signer: self.signer.clone(),
+            preview_domain: self.domain.clone(),
+            preview_silence: Duration::from_secs(self.config.ports.silence_seconds),
+            address: self.address.clone(),
+            limits: self.config.limits,
+            metrics_access: self.config.metrics,
+            draining: self.draining.clone(),
+            tasks: self.tasks.clone(),
+            turns: Turns::default(),
+            standing,
+        });
+        self.engines.push(engine);
+        self.door.part.set(routes::finish(openapi::router().0, &app));
+        Ok(())
+    }
+
+    fn accept(&mut self, among_others: bool) -> Result<()> {
+        for listener in std::mem::take(&mut self.listeners) {
+            tracing::info!("listening on {}", listener.local_addr()?);
+            if among_others {
+                self.offer(&listener);
             }
+            self.accepting.spawn(self.door.clone().accept(listener, self.shutdown.clone()));
+        }
+        if let Some(acceptor) = self.door.acceptor.clone() {
+            self.accepting.spawn(acceptor.renew(self.shutdown.clone()));
+        }
+        Ok(())
+    }
+
+    fn offer(&self, listener: &TcpListener) {
+        match share::Offer::make(&self.data_dir, listener) {
+            Ok(offer) => drop(self.accepting.spawn(offer.serve(self.shutdown.clone()))),
             Err(error) => {
-                // Out of descriptors, most likely: wait for some to be freed.
-                tracing::warn!(error = error.to_string(), "could not accept a connection");
-                sleep(Duration::from_millis(100)).await;
+                tracing::warn!(error = format!("{error:#}"), "no other server can listen with us")
             }
         }
     }
-}
 
-async fn connect(door: Door, stream: TcpStream, address: SocketAddr, permit: OwnedSemaphorePermit) {
-    if let Err(error) = prepare(&stream) {
-        tracing::debug!(peer = %address, error = error.to_string(), "a connection broke at once");
-        return;
-    }
-    let socket = Socket::new(stream, permit);
-    let may_stall = MayStall::default();
-    let half = socket.half(door.stall_timeout, may_stall.clone());
-    let peer = Peer { address, may_stall };
-    let draining = door.app.draining.clone();
-    match door.acceptor.clone() {
-        None => answer(door, half, peer).await,
-        Some(acceptor) => match timeout(HANDSHAKE_TIMEOUT, acceptor.accept(half)).await {
-            Ok(Ok(secured)) => answer(door, secured, peer).await,
-            Ok(Err(error)) => {
-                tracing::debug!(peer = %address, error = error.to_string(), "TLS failed")
-            }
-            Err(_) => tracing::debug!(peer = %address, "TLS took too long"),
-        },
-    }
-    // Not after an upgrade, when a tunnel has the other half.
-    if socket.is_last() {
-        draining.run_until_cancelled(socket.linger()).await;
-    }
-}
-
-fn prepare(stream: &TcpStream) -> io::Result<()> {
-    stream.set_nodelay(true)?;
-    // A client that vanished without a word is noticed within some minutes.
-    rustix::net::sockopt::set_socket_keepalive(stream, true)?;
-    rustix::net::sockopt::set_tcp_keepidle(stream, Duration::from_secs(60))?;
-    Ok(())
-}
-
-/// The other end of a connection.
-struct Peer {
-    address: SocketAddr,
-    may_stall: MayStall,
-}
-
-async fn answer<I>(door: Door, io: I, peer: Peer)
-where
-    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    let router = door.router.clone();
-    let service = service_fn(move |request: hyper::Request<Incoming>| {
-        let mut request = request.map(Body::new);
-        request.extensions_mut().insert(peer.may_stall.clone());
-        router.clone().call(request)
-    });
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(door.header_timeout)
-        .max_headers(HEADERS_MAX)
-        .max_header_size(HEADER_BYTES_MAX)
-        .serve_connection(TokioIo::new(io), service)
-        .with_upgrades();
-    let mut connection = std::pin::pin!(connection);
-    door.app.metrics.connections.inc();
-    let mut asked = false;
-    let ended = loop {
-        tokio::select! {
-            ended = connection.as_mut() => break ended,
-            () = door.app.draining.cancelled(), if !asked => {
-                asked = true;
-                connection.as_mut().graceful_shutdown();
-            }
-            () = door.cut_off.cancelled() => break Ok(()),
+    /// Takes no more connections; lets requests in flight finish for `drain_seconds`, ends streams and
+    /// tunnels, then what others passed on, and shuts the engine down. Sandboxes go on.
+    pub async fn end(mut self) {
+        if let Some(roster) = &mut self.roster {
+            roster.becomes("draining", None);
         }
-    };
-    door.app.metrics.connections.dec();
-    if let Err(error) = ended {
-        let address = peer.address;
-        tracing::debug!(peer = %address, error = error.to_string(), "a connection broke");
+        tracing::info!(open = self.door.connections.len(), "draining");
+        self.shutdown.cancel();
+        self.accepting.close();
+        self.accepting.wait().await;
+        self.tasks.close();
+        let patience = Duration::from_secs(self.config.drain_seconds);
+        self.door.drain(Some(&self.tasks), patience).await;
+        // Until here, so that others are served while we drain; the next leader comes after us.
+        self.local_shutdown.cancel();
+        self.accepting_local.close();
+        self.accepting_local.wait().await;
+        self.local.drain(None, LOCAL_DRAIN).await;
+        for engine in self.engines {
+            engine.shutdown().await;
+        }
     }
-}
-
-async fn drain(door: &Door, patience: Duration) {
-    let open = door.connections.len();
-    tracing::info!(open, "draining");
-    door.app.draining.cancel();
-    door.connections.close();
-    door.app.tasks.close();
-    let all = async {
-        door.connections.wait().await;
-        door.app.tasks.wait().await;
-    };
-    if timeout(patience, all).await.is_ok() {
-        return;
-    }
-    let open = door.connections.len();
-    tracing::warn!(open, "the drain time is over: cutting connections");
-    door.cut_off.cancel();
-    let _ = timeout(CUT_OFF_TIMEOUT, door.connections.wait()).await;
 }
 
 /// `public_url`, or the address that is listened on.
@@ -258,7 +293,5 @@ fn public_address(config: &Config, bound: SocketAddr) -> Result<PublicAddress> {
             format!("{scheme}://{local}")
         }
     };
-    let url = url::Url::parse(&text).context("public_url: not a URL")?;
-    let port = url.port_or_known_default().context("public_url: has no port")?;
-    Ok(PublicAddress { url: text, port })
+    PublicAddress::new(text)
 }

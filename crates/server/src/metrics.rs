@@ -45,6 +45,9 @@ pub(crate) struct Metrics {
     destroys: Counter,
     execs: Counter,
     pools_unreachable: Gauge,
+    leads: Gauge,
+    lease_epoch: Gauge,
+    pools_without: Family<Labels, Gauge>,
 }
 
 impl Metrics {
@@ -70,6 +73,9 @@ impl Metrics {
             destroys: Counter::default(),
             execs: Counter::default(),
             pools_unreachable: Gauge::default(),
+            leads: Gauge::default(),
+            lease_epoch: Gauge::default(),
+            pools_without: Family::default(),
         };
         metrics.register();
         metrics
@@ -104,6 +110,21 @@ impl Metrics {
             "Pools that did not answer",
             self.pools_unreachable.clone(),
         );
+        registry.register(
+            "leads",
+            "1 on the server that launches and stops sandboxes",
+            self.leads.clone(),
+        );
+        registry.register(
+            "lease_epoch",
+            "Grows whenever another server becomes the leader",
+            self.lease_epoch.clone(),
+        );
+        registry.register(
+            "pools_without",
+            "Pools that do without something, as those of an ordinary user do",
+            self.pools_without.clone(),
+        );
     }
 
     pub(crate) fn request_began(&self) {
@@ -130,6 +151,11 @@ impl Metrics {
         self.requests.get_or_create(&labels).inc();
     }
 
+    pub(crate) fn stands(&self, (role, epoch): (&'static str, Option<u64>)) {
+        self.leads.set(i64::from(role == "leader"));
+        self.lease_epoch.set(epoch.map_or(0, |epoch| i64::try_from(epoch).unwrap_or(i64::MAX)));
+    }
+
     /// In the text format of `OpenMetrics`, which Prometheus reads.
     pub(crate) fn text(&self, now: &Snapshot) -> String {
         for (phase, count) in &now.phases {
@@ -144,6 +170,10 @@ impl Metrics {
         set(&self.destroys, now.destroys_total);
         set(&self.execs, now.execs_total);
         self.pools_unreachable.set(i64::try_from(now.pools_unreachable).unwrap_or(i64::MAX));
+        for (what, count) in &now.pools_without {
+            let count = i64::try_from(*count).unwrap_or(i64::MAX);
+            self.pools_without.get_or_create(&vec![("capability", what)]).set(count);
+        }
         let mut text = String::with_capacity(16 * 1024);
         encode(&mut text, &self.registry).expect("writing to a string");
         text

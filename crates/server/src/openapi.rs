@@ -4,6 +4,7 @@ use anyhow::Result;
 use api::exec::{ExecExit, ExecGap, ExecLost, ExecOutput, ExecStarted};
 use api::{Code, Problem};
 use axum::Router;
+use axum::routing::{MethodRouter, post};
 use utoipa::openapi::path::Operation;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{Content, OpenApi, Ref, RefOr, Response};
@@ -13,7 +14,9 @@ use utoipa_axum::routes;
 
 use crate::app::{App, Pages};
 use crate::docs;
-use crate::routes::{events, exec, files, keys, lifecycle, logs, meta, sandboxes, tunnel};
+use crate::routes::{
+    agents, egress, events, exec, files, keys, lifecycle, logs, meta, ports, sandboxes, tunnel,
+};
 
 const PROBLEM_JSON: &str = "application/problem+json";
 
@@ -31,11 +34,14 @@ const PROBLEM_JSON: &str = "application/problem+json";
         (name = "Lifecycle", description = "Start, stop, pause, resume, cancel"),
         (name = "Commands", description = "Run programs and read what they say"),
         (name = "Files", description = "In and out, one by one or the whole workspace"),
+        (name = "Ports", description = "Servers inside, from a browser or a program"),
+        (name = "Agents", description = "The agent daemon of a sandbox"),
         (name = "Tunnels", description = "Raw connections to ports inside"),
         (name = "Events", description = "What happens to your sandboxes, as it happens"),
         (name = "API keys", description = "Who may call"),
         (name = "Server", description = "Health, metrics, this description"),
     ),
+    paths(agents::proxy, ports::proxy, ports::link),
     components(schemas(
         Problem, Code, ExecStarted, ExecOutput, ExecGap, ExecExit, ExecLost,
     )),
@@ -64,6 +70,7 @@ pub(crate) fn router() -> (Router<App>, OpenApi) {
         .routes(routes!(exec::attach, exec::kill))
         .routes(routes!(logs::logs))
         .routes(routes!(logs::usage))
+        .routes(routes!(egress::log))
         .routes(routes!(files::download, files::store))
         .routes(routes!(files::export))
         .routes(routes!(files::import))
@@ -78,7 +85,26 @@ pub(crate) fn router() -> (Router<App>, OpenApi) {
         .routes(routes!(meta::metrics))
         .split_for_parts();
     Common.modify(&mut document);
-    (router, document)
+    (every_method(router), document)
+}
+
+/// A port inside takes every method, also those that nobody has thought of yet; its own `/link`
+/// is hidden for one of them.
+fn every_method(router: Router<App>) -> Router<App> {
+    let proxy = || MethodRouter::new().fallback(ports::proxy);
+    router
+        .route("/v1/sandboxes/{id}/agents/{*path}", MethodRouter::new().fallback(agents::proxy))
+        .route("/v1/sandboxes/{id}/ports/{port}/link", post(ports::link).fallback(ports::proxy))
+        .route("/v1/sandboxes/{id}/ports/{port}", proxy())
+        .route("/v1/sandboxes/{id}/ports/{port}/", proxy())
+        .route("/v1/sandboxes/{id}/ports/{port}/{*path}", proxy())
+}
+
+/// All paths as the router has them, for labels.
+pub(crate) fn routes(document: &OpenApi) -> impl Iterator<Item = String> {
+    let unnamed =
+        ["", "/", "/{*path}"].map(|rest| format!("/v1/sandboxes/{{id}}/ports/{{port}}{rest}"));
+    document.paths.paths.keys().cloned().chain(unnamed)
 }
 
 pub(crate) fn pages(document: &OpenApi, url: &str) -> Result<Pages> {

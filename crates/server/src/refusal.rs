@@ -7,6 +7,8 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use model::{Conflict, Error};
 
+use crate::preview::Trouble;
+
 /// Why a request is not done: what the engine says, and what HTTP adds to it.
 #[derive(Debug)]
 pub(crate) enum Refusal {
@@ -23,6 +25,12 @@ pub(crate) enum Refusal {
     },
     TooSlow,
     UpgradeRequired,
+    /// The server that could do it does not answer; when to ask again.
+    NoLeader {
+        detail: String,
+        retry_after_seconds: u16,
+    },
+    Preview(Trouble),
     Panicked,
 }
 
@@ -38,6 +46,12 @@ struct Answer {
 impl From<Error> for Refusal {
     fn from(error: Error) -> Self {
         Self::Failed(error)
+    }
+}
+
+impl From<Trouble> for Refusal {
+    fn from(trouble: Trouble) -> Self {
+        Self::Preview(trouble)
     }
 }
 
@@ -102,6 +116,11 @@ impl Refusal {
                 "send Connection: Upgrade and Upgrade: bastide-tunnel",
             )
             .with(UPGRADE, HeaderValue::from_static("bastide-tunnel")),
+            Self::NoLeader { detail, retry_after_seconds } => {
+                Answer::new(StatusCode::SERVICE_UNAVAILABLE, Code::Unavailable, detail)
+                    .with(RETRY_AFTER, HeaderValue::from(retry_after_seconds))
+            }
+            Self::Preview(trouble) => Answer::of_preview(trouble),
             Self::Panicked => {
                 Answer::new(StatusCode::INTERNAL_SERVER_ERROR, Code::Internal, INTERNAL)
             }
@@ -116,6 +135,47 @@ impl Answer {
 
     fn with(self, name: HeaderName, value: HeaderValue) -> Self {
         Self { header: Some((name, value)), ..self }
+    }
+
+    fn of_preview(trouble: Trouble) -> Self {
+        match trouble {
+            Trouble::PortClosed { port } => Self::new(
+                StatusCode::BAD_GATEWAY,
+                Code::PortClosed,
+                format!("the sandbox runs, but nothing listens on its port {port}"),
+            ),
+            Trouble::NoHttp { port, detail } => Self::new(
+                StatusCode::BAD_GATEWAY,
+                Code::BadGateway,
+                format!("what listens on port {port} of the sandbox gave no HTTP answer: {detail}"),
+            ),
+            Trouble::Silent { port, limit } => Self::new(
+                StatusCode::GATEWAY_TIMEOUT,
+                Code::GatewayTimeout,
+                format!("nothing came from port {port} of the sandbox for {limit:?}"),
+            ),
+            Trouble::LinkInvalid => Self::new(
+                StatusCode::UNAUTHORIZED,
+                Code::Unauthorized,
+                "the link has expired, or is not for this port; ask its owner for a new one",
+            )
+            .with(WWW_AUTHENTICATE, HeaderValue::from_static(INVALID_TOKEN)),
+            Trouble::OtherSite => Self::new(
+                StatusCode::FORBIDDEN,
+                Code::Forbidden,
+                "another site's page sent this request; only this port's own pages may",
+            ),
+            Trouble::UnknownHost => Self::new(
+                StatusCode::NOT_FOUND,
+                Code::NotFound,
+                "no sandbox has this host; they are called {port}-{id} below this domain",
+            ),
+            Trouble::TwoHosts => Self::new(
+                StatusCode::BAD_REQUEST,
+                Code::InvalidRequest,
+                "the request names more than one host",
+            ),
+        }
     }
 
     /// The exhaustive match from what went wrong to what HTTP calls it.

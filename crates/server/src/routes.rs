@@ -1,5 +1,7 @@
 //! The handlers, one file a resource; each is its own row of the `OpenAPI` document.
 
+pub(crate) mod agents;
+pub(crate) mod egress;
 pub(crate) mod events;
 pub(crate) mod exec;
 pub(crate) mod files;
@@ -7,6 +9,7 @@ pub(crate) mod keys;
 pub(crate) mod lifecycle;
 pub(crate) mod logs;
 pub(crate) mod meta;
+pub(crate) mod ports;
 pub(crate) mod sandboxes;
 pub(crate) mod tunnel;
 
@@ -16,14 +19,16 @@ use axum::Router;
 use axum::middleware::from_fn_with_state;
 
 use crate::app::App;
-use crate::front;
 use crate::refusal::Refusal;
+use crate::{forward, front, preview};
 
 /// Adds what is the same for every route.
 pub(crate) fn finish(routes: Router<App>, app: &App) -> Router {
     routes
         .fallback(async || Refusal::NoRoute)
         .method_not_allowed_fallback(async || Refusal::WrongMethod)
+        .layer(from_fn_with_state(Arc::clone(app), preview::by_host))
+        .layer(from_fn_with_state(Arc::clone(app), forward::pass))
         .layer(from_fn_with_state(Arc::clone(app), front::pass))
         .with_state(Arc::clone(app))
 }

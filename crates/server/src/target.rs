@@ -6,6 +6,7 @@ use axum::http::request::Parts;
 use model::{Error, ExecId, SandboxRef};
 
 use crate::app::App;
+use crate::preview::port_number;
 use crate::refusal::Refusal;
 
 /// `{id}`: what is neither an id nor a name is as unknown as any other.
@@ -13,6 +14,9 @@ pub(crate) struct Target(pub(crate) SandboxRef);
 
 /// `{id}` and `{exec_id}`.
 pub(crate) struct ExecTarget(pub(crate) SandboxRef, pub(crate) ExecId);
+
+/// `{id}` and `{port}`.
+pub(crate) struct PortTarget(pub(crate) SandboxRef, pub(crate) u16);
 
 /// `{key_id}`.
 pub(crate) struct KeyTarget(pub(crate) String);
@@ -48,6 +52,16 @@ impl FromRequestParts<App> for ExecTarget {
         let id = parameter(parts, app, "id").await?.parse()?;
         let exec = parameter(parts, app, "exec_id").await?.parse()?;
         Ok(Self(id, exec))
+    }
+}
+
+impl FromRequestParts<App> for PortTarget {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Refusal> {
+        let id = parameter(parts, app, "id").await?.parse()?;
+        let port = port_number(&parameter(parts, app, "port").await?)?;
+        Ok(Self(id, port))
     }
 }
 

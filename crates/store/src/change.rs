@@ -8,7 +8,7 @@ use rusqlite::{Connection, params};
 
 use crate::read::micros;
 use crate::writer::{Batch, Pending};
-use crate::{Store, event};
+use crate::{Store, event, lease};
 
 /// One change; [`Store::apply`] takes several.
 #[derive(Debug, Clone, PartialEq)]
@@ -27,7 +27,7 @@ pub enum Change {
     Settle {
         answer: Option<String>,
     },
-    /// The create failed: its name and its idempotency key are free again.
+    /// The create failed: its name is free again, and its idempotency key unless it was settled.
     Unclaim,
     /// The sandbox is gone: its name is free. Its idempotency key goes on answering.
     Release,
@@ -36,6 +36,11 @@ pub enum Change {
     /// Ends a leg and tells `billing.sandbox-hour`, once; nothing when it has ended or never began.
     EndLeg(LegEnd),
     Tell(Event, Transition),
+    /// The same as `BeginLeg`, and tells an event if the leg was not known: for what a server was told
+    /// to do and could not write down any more.
+    MendBegin(Leg, Event, Transition),
+    /// The same for `EndLeg`, if the leg was open.
+    MendEnd(LegEnd, Event, Transition),
 }
 
 /// From when to when an answer is remembered.
@@ -67,15 +72,24 @@ pub struct LegEnd {
 impl Store {
     /// Applies all of `changes` to one sandbox, or none of them.
     pub fn apply(&self, owner: OwnerId, sandbox: SandboxId, changes: Vec<Change>) -> Pending<()> {
+        let fence = self.1;
         self.0.writer.submit(move |batch| {
+            lease::check(batch.connection, fence)?;
             let subject = Subject { owner, sandbox, id: sandbox.to_string() };
             changes.into_iter().try_for_each(|change| apply(batch, &subject, change))
         })
     }
 
+    /// Resolves once everything that was queued before is written.
+    pub fn settled(&self) -> Pending<()> {
+        self.0.writer.submit(|_| Ok(()))
+    }
+
     /// Forgets events older than `events_before` and answers that expired before `now`.
     pub fn prune(&self, now: Timestamp, events_before: Timestamp) -> Pending<()> {
+        let fence = self.1;
         self.0.writer.submit(move |batch| {
+            lease::check(batch.connection, fence)?;
             let before = params![micros(events_before)];
             execute(batch.connection, "DELETE FROM events WHERE at < $1", before)?;
             let before = params![micros(now)];
@@ -99,7 +113,6 @@ struct Subject {
 
 fn apply(batch: &mut Batch<'_>, of: &Subject, change: Change) -> Result<()> {
     let db = batch.connection;
-    let owner = of.owner.as_str();
     match change {
         Change::ClaimName(name) => claim_name(db, of, &name),
         Change::ClaimRequest { key, body_sha256, answer, times } => {
@@ -108,25 +121,47 @@ fn apply(batch: &mut Batch<'_>, of: &Subject, change: Change) -> Result<()> {
         Change::Settle { answer } => settle(db, of, answer.as_deref()),
         Change::Unclaim => {
             execute(db, "DELETE FROM names WHERE sandbox = $1", params![of.id])?;
-            execute(db, "DELETE FROM requests WHERE sandbox = $1", params![of.id]).map(drop)
+            let undone = "DELETE FROM requests WHERE sandbox = $1 AND done = 0";
+            execute(db, undone, params![of.id]).map(drop)
         }
         Change::Release => {
             execute(db, "DELETE FROM names WHERE sandbox = $1", params![of.id]).map(drop)
         }
         Change::Rename(name) => rename(db, of, &name),
-        Change::BeginLeg(leg) => execute(
-            db,
-            "INSERT INTO legs (sandbox, incarnation, owner, started_at) VALUES ($1, $2, $3, $4)
-             ON CONFLICT DO NOTHING",
-            params![of.id, leg.incarnation, owner, micros(leg.started_at)],
-        )
-        .map(drop),
-        Change::EndLeg(end) => end_leg(batch, of, &end),
-        Change::Tell(event, Transition(transition)) => {
-            batch.told.extend(event::insert(db, event, &transition)?);
-            Ok(())
+        Change::BeginLeg(leg) => begin_leg(db, of, &leg).map(drop),
+        Change::EndLeg(end) => end_leg(batch, of, &end).map(drop),
+        Change::Tell(event, transition) => tell(batch, event, &transition),
+        Change::MendBegin(leg, event, transition) => {
+            if begin_leg(db, of, &leg)? {
+                tell(batch, event, &transition)
+            } else {
+                Ok(())
+            }
+        }
+        Change::MendEnd(end, event, transition) => {
+            if end_leg(batch, of, &end)? {
+                tell(batch, event, &transition)
+            } else {
+                Ok(())
+            }
         }
     }
+}
+
+fn tell(batch: &mut Batch<'_>, event: Event, transition: &Transition) -> Result<()> {
+    batch.told.extend(event::insert(batch.connection, event, &transition.0)?);
+    Ok(())
+}
+
+/// Whether it was not known.
+fn begin_leg(db: &Connection, of: &Subject, leg: &Leg) -> Result<bool> {
+    let inserted = execute(
+        db,
+        "INSERT INTO legs (sandbox, incarnation, owner, started_at) VALUES ($1, $2, $3, $4)
+         ON CONFLICT DO NOTHING",
+        params![of.id, leg.incarnation, of.owner.as_str(), micros(leg.started_at)],
+    )?;
+    Ok(inserted == 1)
 }
 
 fn claim_name(db: &Connection, of: &Subject, name: &Name) -> Result<()> {
@@ -182,7 +217,8 @@ fn settle(db: &Connection, of: &Subject, answer: Option<&str>) -> Result<()> {
     .map(drop)
 }
 
-fn end_leg(batch: &mut Batch<'_>, of: &Subject, end: &LegEnd) -> Result<()> {
+/// Whether it was open.
+fn end_leg(batch: &mut Batch<'_>, of: &Subject, end: &LegEnd) -> Result<bool> {
     let cpu_usec = i64::try_from(end.cpu_usec).unwrap_or(i64::MAX);
     let started_at = batch
         .connection
@@ -195,7 +231,7 @@ fn end_leg(batch: &mut Batch<'_>, of: &Subject, end: &LegEnd) -> Result<()> {
             statement.query(values)?.next()?.map(|row| row.get::<_, i64>(0)).transpose()
         })
         .context("end a billing leg")?;
-    let Some(started_at) = started_at else { return Ok(()) };
+    let Some(started_at) = started_at else { return Ok(false) };
     let duration_usec = (micros(end.ended_at) - started_at).max(0);
     let event = Event {
         owner: of.owner.clone(),
@@ -210,9 +246,8 @@ fn end_leg(batch: &mut Batch<'_>, of: &Subject, end: &LegEnd) -> Result<()> {
             "cpu_seconds": seconds(cpu_usec),
         }),
     };
-    let transition = format!("billing:{}", end.incarnation);
-    batch.told.extend(event::insert(batch.connection, event, &transition)?);
-    Ok(())
+    tell(batch, event, &Transition(format!("billing:{}", end.incarnation)))?;
+    Ok(true)
 }
 
 fn seconds(usec: i64) -> f64 {

@@ -1,8 +1,11 @@
 //! API keys: made once, shown once, looked up by SHA-256. The bcrypt beside it guards the table at
 //! rest and is never computed to authenticate a request.
 
+mod mark;
+
 use std::collections::HashMap;
 use std::fmt;
+use std::path::Path;
 use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
@@ -15,6 +18,7 @@ use tokio::time::Instant;
 
 use crate::Store;
 use crate::change::execute;
+use crate::key::mark::{Mark, Seen};
 use crate::read::{all, micros, parsed, unreadable};
 
 const SECRET_PREFIX: &str = "e2a_live_";
@@ -22,7 +26,7 @@ const SECRET_PREFIX: &str = "e2a_live_";
 const PREFIX_LEN: usize = SECRET_PREFIX.len() + 6;
 /// Low on purpose: the secret is 256 random bits, so there is nothing that stretching could save.
 const BCRYPT_COST: u32 = 6;
-/// How long a verified key is believed without a look: another process may have revoked it.
+/// How long a verified key is believed without a look, unless one is revoked.
 const BELIEVED_FOR: Duration = Duration::from_secs(5);
 const CACHE_MAX: usize = 10_000;
 
@@ -61,9 +65,19 @@ pub struct Verified {
     pub plan: Plan,
 }
 
-/// Keys that were verified a moment ago, by digest.
+/// Keys that were verified a moment ago, by digest. Several processes serve from one database, so
+/// nothing in it is believed once any of them has revoked a key.
+pub(crate) struct Cache {
+    mark: Mark,
+    kept: RwLock<Kept>,
+}
+
 #[derive(Default)]
-pub(crate) struct Cache(RwLock<HashMap<[u8; 32], (Instant, Verified)>>);
+struct Kept {
+    /// What the mark was when these were read.
+    seen: Option<Seen>,
+    verified: HashMap<[u8; 32], (Instant, Verified)>,
+}
 
 impl Store {
     pub async fn create_key(&self, owner: &OwnerId, plan: Plan, name: &str) -> Result<NewKey> {
@@ -113,7 +127,7 @@ impl Store {
         if revoked.await? == 0 {
             return Err(Error::NotFound { what: "key", id: id.to_owned() });
         }
-        self.0.keys.forget(id);
+        self.0.keys.mark.change()?;
         Ok(())
     }
 
@@ -123,13 +137,15 @@ impl Store {
             return Ok(None);
         }
         let sha256 = digest(secret);
-        if let Some(verified) = self.0.keys.look_up(&sha256) {
+        // Before the look, so that a revocation during it is not missed.
+        let seen = self.0.keys.mark.look();
+        if let Some(verified) = self.0.keys.look_up(&sha256, seen) {
             return Ok(Some(verified));
         }
         let asked_at = Instant::now();
         let found = self.find_key(sha256).await?;
         if let Some(verified) = &found {
-            self.0.keys.remember(sha256, asked_at, verified.clone());
+            self.0.keys.remember(sha256, seen, (asked_at, verified.clone()));
         }
         Ok(found)
     }
@@ -176,25 +192,31 @@ impl Store {
 }
 
 impl Cache {
-    fn look_up(&self, sha256: &[u8; 32]) -> Option<Verified> {
-        let kept = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        let (at, verified) = kept.get(sha256)?;
+    pub(crate) fn open(database: &Path) -> Result<Self> {
+        Ok(Self { mark: Mark::open(database)?, kept: RwLock::default() })
+    }
+
+    fn look_up(&self, sha256: &[u8; 32], seen: Option<Seen>) -> Option<Verified> {
+        let kept = self.kept.read().unwrap_or_else(PoisonError::into_inner);
+        if seen.is_none() || kept.seen != seen {
+            return None;
+        }
+        let (at, verified) = kept.verified.get(sha256)?;
         (at.elapsed() < BELIEVED_FOR).then(|| verified.clone())
     }
 
-    fn remember(&self, sha256: [u8; 32], at: Instant, verified: Verified) {
-        let mut kept = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        if kept.len() >= CACHE_MAX {
-            kept.retain(|_, (at, _)| at.elapsed() < BELIEVED_FOR);
+    fn remember(&self, sha256: [u8; 32], seen: Option<Seen>, verified: (Instant, Verified)) {
+        let mut kept = self.kept.write().unwrap_or_else(PoisonError::into_inner);
+        if kept.seen != seen {
+            kept.verified.clear();
+            kept.seen = seen;
         }
-        if kept.len() < CACHE_MAX {
-            kept.insert(sha256, (at, verified));
+        if kept.verified.len() >= CACHE_MAX {
+            kept.verified.retain(|_, (at, _)| at.elapsed() < BELIEVED_FOR);
         }
-    }
-
-    fn forget(&self, id: &str) {
-        let mut kept = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        kept.retain(|_, (_, verified)| verified.key_id != id);
+        if kept.verified.len() < CACHE_MAX {
+            kept.verified.insert(sha256, verified);
+        }
     }
 }
 

@@ -7,6 +7,7 @@
 mod change;
 mod event;
 mod key;
+mod lease;
 mod read;
 mod schema;
 mod writer;
@@ -20,12 +21,14 @@ use tokio::sync::broadcast;
 pub use change::{Change, Leg, LegEnd, Remembered, Transition};
 pub use event::{EventId, StoredEvent};
 pub use key::{KeyRecord, NewKey, Verified};
+pub use lease::Epoch;
 pub use read::{Backlog, NameClaim, OpenLeg, Request};
 pub use writer::Pending;
 
-/// A handle on the database; clones share it.
+/// A handle on the database; clones share it. With an epoch, it writes about sandboxes only while
+/// that epoch is the newest.
 #[derive(Clone)]
-pub struct Store(Arc<Shared>);
+pub struct Store(Arc<Shared>, Option<Epoch>);
 
 struct Shared {
     writer: writer::Writer,
@@ -46,7 +49,8 @@ impl Store {
         let told = broadcast::Sender::new(TOLD_MAX);
         let writer = writer::Writer::spawn(connection, told.clone())?;
         let readers = read::Readers::new(path.to_owned());
-        Ok(Self(Arc::new(Shared { writer, readers, keys: key::Cache::default(), told })))
+        let keys = key::Cache::open(path)?;
+        Ok(Self(Arc::new(Shared { writer, readers, keys, told }), None))
     }
 
     /// Every event from now on, once it is durable, in the order of the ids.

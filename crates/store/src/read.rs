@@ -5,7 +5,7 @@ use std::sync::Mutex;
 
 use anyhow::Context;
 use jiff::Timestamp;
-use model::{Name, OwnerId, Result, SandboxId};
+use model::{Name, OwnerId, Result, SandboxId, SandboxRef};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use crate::{EventId, Store, StoredEvent, schema};
@@ -97,6 +97,32 @@ impl Store {
             )?
             .query_row(params![owner.as_str(), key, micros(now)], request)
             .optional()
+        })
+        .await
+    }
+
+    /// A sandbox of the owner's that was answered and whose compute is not known to have ended, with
+    /// that incarnation. What really runs, only the host knows.
+    pub async fn running(
+        &self,
+        owner: &OwnerId,
+        sandbox: &SandboxRef,
+    ) -> Result<Option<(SandboxId, String)>> {
+        let (by, value) = match sandbox {
+            SandboxRef::Id(id) => ("names.sandbox = $2", id.to_string()),
+            SandboxRef::Name(name) => ("names.name = $2", name.to_string()),
+        };
+        let owner = owner.clone();
+        self.read(move |db| {
+            let sql = format!(
+                "SELECT names.sandbox, legs.incarnation FROM names
+                 JOIN legs ON legs.sandbox = names.sandbox AND legs.ended_at IS NULL
+                 WHERE names.owner = $1 AND {by} AND names.ready = 1
+                 ORDER BY legs.started_at DESC LIMIT 1"
+            );
+            db.prepare_cached(&sql)?
+                .query_row(params![owner.as_str(), value], |row| Ok((parsed(row, 0)?, row.get(1)?)))
+                .optional()
         })
         .await
     }

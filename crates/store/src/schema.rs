@@ -11,7 +11,8 @@ use rusqlite::Connection;
 
 /// In order; the database's `user_version` is how many of them it has. Never edit one that was
 /// released, add another.
-const MIGRATIONS: [&str; 1] = [include_str!("migrations/0001_foundation.sql")];
+const MIGRATIONS: [&str; 2] =
+    [include_str!("migrations/0001_foundation.sql"), include_str!("migrations/0002_lease.sql")];
 
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -34,13 +35,20 @@ pub(crate) fn connect(path: &Path) -> Result<Connection> {
 }
 
 pub(crate) fn migrate(connection: &mut Connection) -> Result<()> {
+    let read = |connection: &Connection| -> anyhow::Result<usize> {
+        let version: u32 = connection
+            .pragma_query_value(None, "user_version", |row| row.get(0))
+            .context("read the schema version")?;
+        usize::try_from(version).context("read the schema version")
+    };
+    // Another server that is writing need not be waited for.
+    if read(connection)? == MIGRATIONS.len() {
+        return Ok(());
+    }
     let transaction = connection
         .transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)
         .context("begin the migration")?;
-    let version: u32 = transaction
-        .pragma_query_value(None, "user_version", |row| row.get(0))
-        .context("read the schema version")?;
-    let done = usize::try_from(version).context("read the schema version")?;
+    let done = read(&transaction)?;
     if done > MIGRATIONS.len() {
         return Err(anyhow::anyhow!("the database was written by a newer version").into());
     }

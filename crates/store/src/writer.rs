@@ -1,6 +1,9 @@
 //! The one thread that writes: it takes what queued up, runs each piece in a savepoint of its
 //! own, commits once, and only then answers. A piece that fails takes nothing else with it.
 
+#[cfg(test)]
+mod tests;
+
 use std::pin::Pin;
 use std::task::{Context as TaskContext, Poll};
 
@@ -129,6 +132,11 @@ fn in_savepoint<T>(
     batch: &mut Batch<'_>,
     work: impl FnOnce(&mut Batch<'_>) -> Result<T>,
 ) -> Result<T> {
+    if batch.connection.is_autocommit() {
+        // The batch could not begin, or SQLite has undone all of it. A write now would be one of its own,
+        // made although its caller is told that it was not.
+        return Err(Error::unavailable("the store could not write"));
+    }
     let told_before = batch.told.len();
     batch.connection.execute_batch("SAVEPOINT piece").context("begin a write")?;
     let outcome = work(batch);

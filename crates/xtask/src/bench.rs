@@ -4,8 +4,10 @@
 //! Everything it starts it ends, by pid; everything it makes is in one temporary directory. What
 //! cannot run here is named with the reason, and the rest is measured.
 
+mod agents;
 mod clock;
 mod crowd;
+mod curves;
 mod files;
 mod floor;
 mod host;
@@ -50,6 +52,12 @@ pub(crate) struct BenchArgs {
     /// Build the template `standard` first, and measure it too
     #[arg(long)]
     standard: bool,
+    /// Also measure with 10 to 1,000 live sandboxes and bursts of 1 to 100, and draw that into a file
+    #[arg(long, value_name = "SVG")]
+    plot: Option<PathBuf>,
+    /// Measure the agent daemon alone
+    #[arg(long)]
+    agents: bool,
     /// Measure this program instead of building one
     #[arg(long, value_name = "FILE")]
     bastide: Option<PathBuf>,
@@ -96,7 +104,12 @@ pub(crate) fn run(root: &Path, args: &BenchArgs) -> anyhow::Result<()> {
                 .arg(work.path().join("data")),
         )?;
     }
-    measure(root, work.path(), &binary, &args.sizes(), &mut report)?;
+    report.facts = host::facts(root, work.path());
+    if args.agents {
+        agents::run(&binary, &work.path().join("agents"), &mut report)?;
+    } else {
+        measure(work.path(), &binary, args, &mut report)?;
+    }
     if args.json {
         say::line(&serde_json::to_string_pretty(&report.json())?);
     } else {
@@ -117,19 +130,18 @@ fn build(root: &Path) -> anyhow::Result<PathBuf> {
 }
 
 fn measure(
-    root: &Path,
     work: &Path,
     binary: &Path,
-    sizes: &Sizes,
+    args: &BenchArgs,
     report: &mut Report,
 ) -> anyhow::Result<()> {
+    let sizes = args.sizes();
     let rootfs = work.join("rootfs");
     tree::make_rootfs(&rootfs).context("make a root file system")?;
     let data = work.join("data");
     std::fs::create_dir_all(data.join("run"))?;
     // Asks the keeper to say what each step of a launch costs.
     std::fs::write(data.join("run/trace-launch"), "")?;
-    report.facts = host::facts(root, work);
     let mut server = match Server::start(binary, &data, &[]) {
         Ok(server) => Some(server),
         Err(error) => {
@@ -140,12 +152,20 @@ fn measure(
     side_by_side(&rootfs, work, server.as_ref(), sizes.rounds, report)?;
     promises(report);
     if let Some(server) = &mut server {
-        alone(server, sizes, report);
+        if let Some(file) = &args.plot
+            && let Err(error) = curves::run(server, (&rootfs, work), file, report)
+        {
+            report.skip("the curves", &error);
+        }
+        alone(server, &sizes, report);
         report.steps = steps(&data);
     }
     drop(server.take());
     if let Err(error) = warm::run(binary, &work.join("warm"), sizes.rounds, report) {
         report.skip("the warm pool", &error);
+    }
+    if let Err(error) = agents::run(binary, &work.join("agents"), report) {
+        report.skip("the agent daemon", &error);
     }
     Ok(())
 }

@@ -22,6 +22,18 @@ const STEPS: &[Step] = &[
         arguments: &["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"],
         environment: &[],
     },
+    // Here, because no test may take as long as fetching what is not there yet.
+    Step {
+        name: "agents",
+        arguments: &[
+            "test",
+            "--package=agentd",
+            "--test=it",
+            "--locked",
+            "programs::the_programs_are_in_place",
+        ],
+        environment: &[],
+    },
     Step {
         name: "tests",
         arguments: &["nextest", "run", "--workspace", "--locked", "--profile", "ci"],

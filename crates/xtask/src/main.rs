@@ -4,10 +4,12 @@ mod bench;
 mod ci;
 mod demo;
 mod say;
+mod soak;
 mod tidy;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::{Duration, SystemTime};
 
 use clap::{Parser, Subcommand};
 
@@ -39,6 +41,23 @@ enum Command {
         #[arg(long, value_name = "PROGRAM")]
         bastide: Option<PathBuf>,
     },
+    /// Kill servers, keepers, launchers and guests at random while clients work; nothing may be lost
+    Soak {
+        /// The program to kill; default: the release build
+        #[arg(long, value_name = "PROGRAM")]
+        bastide: Option<PathBuf>,
+        /// What a run that failed printed; default: another every time
+        #[arg(long)]
+        seed: Option<u64>,
+        #[arg(long, default_value_t = 2000)]
+        kills: u32,
+        /// End after this long even if that is fewer kills
+        #[arg(long, default_value_t = 3600)]
+        seconds: u64,
+        /// Of the server: `--sweep-seconds=2`
+        #[arg(last = true)]
+        settings: Vec<String>,
+    },
     /// What no other tool checks: headers, lengths, crate edges, licences, words
     Tidy,
 }
@@ -52,6 +71,10 @@ fn main() -> ExitCode {
         Command::Demo { bastide } => {
             demo::run(&bastide.unwrap_or_else(|| root().join("target/release/bastide")))
         }
+        Command::Soak { bastide, seed, kills, seconds, settings } => {
+            let bastide = bastide.unwrap_or_else(|| root().join("target/release/bastide"));
+            run_soak(&bastide, seed, (kills, seconds), &settings)
+        }
         Command::Tidy => tidy::run(&root()),
     };
     match done {
@@ -61,6 +84,25 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn run_soak(
+    bastide: &Path,
+    seed: Option<u64>,
+    (kills, seconds): (u32, u64),
+    settings: &[String],
+) -> anyhow::Result<()> {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
+    let tally = soak::run(&soak::Soak {
+        bastide,
+        seed: seed.unwrap_or(u64::from(now.subsec_nanos())),
+        kills,
+        within: Duration::from_secs(seconds),
+        settings: &settings.iter().map(String::as_str).collect::<Vec<_>>(),
+        say: &say::line,
+    })?;
+    say::line(&format!("{tally:#?}"));
+    Ok(())
 }
 
 /// The root of the repository.

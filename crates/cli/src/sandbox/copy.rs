@@ -1,4 +1,4 @@
-//! `bastide sandbox cp`: one file in or out, streamed. Directories go through `export` and `import`.
+//! `bastide sandbox cp`: one file in or out, streamed. Directories are in `tree`.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use tokio::fs::File;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio_util::io::ReaderStream;
 
-use super::path_of;
+use super::{path_of, tree};
 use crate::client::{Client, empty, streamed};
 use crate::failure::Failure;
 use crate::out;
@@ -24,8 +24,13 @@ pub(super) const CHUNK_BYTES: usize = 256 << 10;
 #[command(after_help = "\
 Examples:
   bastide sandbox cp data.csv my-box:/workspace/
-  bastide sandbox cp my-box:/workspace/result.json .")]
+  bastide sandbox cp my-box:/workspace/result.json .
+  bastide sandbox cp -r project my-box:/workspace/
+  bastide sandbox cp -r my-box:/workspace/project/out results")]
 pub(crate) struct CopyArgs {
+    /// Copy a directory with all that is in it; in the sandbox it is in /workspace
+    #[arg(long, short)]
+    recursive: bool,
     /// A local path, or one in a sandbox
     from: Place,
     /// A local path, or one in a sandbox
@@ -57,7 +62,19 @@ impl FromStr for Place {
 }
 
 pub(super) async fn copy(client: &Client, args: CopyArgs) -> Result<(), Failure> {
+    let recursive = args.recursive;
     match (args.from, args.to) {
+        (Place::Local(from), Place::Sandbox { id, path }) if recursive => {
+            let name = named(&from)?;
+            tree::send(client, &id, (from, into_directory(path, name.as_deref())?)).await
+        }
+        (Place::Sandbox { id, path }, Place::Local(mut to)) if recursive => {
+            if to.is_dir() {
+                let name = path.trim_end_matches('/').rsplit('/').next();
+                to.push(name.unwrap_or_default());
+            }
+            tree::fetch(client, &id, (path, to)).await
+        }
         (Place::Local(from), Place::Sandbox { id, path }) => {
             let path = into_directory(path, from.file_name().and_then(|name| name.to_str()))?;
             let (file, size) = open(&from).await?;
@@ -191,9 +208,17 @@ pub(super) async fn open(path: &Path) -> Result<(File, u64), Failure> {
     let meta = file.metadata().await.map_err(cannot)?;
     if meta.is_dir() {
         return Err(Failure::new(format!("is a directory: {}", path.display()))
-            .hint("for a tree: tar -c . | bastide sandbox import SANDBOX"));
+            .hint("give -r to copy it, or pipe an archive into `sandbox import`"));
     }
     Ok((file, meta.len()))
+}
+
+/// The last part of a path, also of `.`.
+fn named(path: &Path) -> Result<Option<String>, Failure> {
+    let whole = path.canonicalize().map_err(|error| {
+        Failure::new(format!("cannot read {}: {error}", path.display()).to_lowercase())
+    })?;
+    Ok(whole.file_name().and_then(|name| name.to_str()).map(str::to_owned))
 }
 
 /// `/workspace/` means a file of the same name in there.

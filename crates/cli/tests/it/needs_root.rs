@@ -1,13 +1,21 @@
 //! Every command of the client against a real server with real sandboxes, made from the template
 //! `host`, which needs no building.
 
+mod agents;
+mod browser;
 mod clients;
 mod commands;
 mod crashes;
+mod doctor;
+mod egress;
 mod files;
 mod operator;
+mod ordinary;
+mod ports;
+mod replicas;
 mod run;
 mod standard;
+mod town;
 
 use std::io::Write;
 use std::path::Path;
@@ -22,19 +30,19 @@ struct Server {
 
 impl Server {
     fn start() -> Self {
+        Self::with(&[], &[])
+    }
+
+    /// With these variables for the server, and more arguments for the sandbox's creation.
+    fn with(settings: &[(&str, &str)], arguments: &[&str]) -> Self {
         let mut instance = Instance::new(Path::new(env!("CARGO_BIN_EXE_bastide"))).unwrap();
+        for (variable, value) in settings {
+            instance.settings.push(((*variable).to_owned(), (*value).to_owned()));
+        }
         instance.start().unwrap();
         let server = Self { instance: Some(instance) };
-        server.ok(&[
-            "sandbox",
-            "create",
-            "--template",
-            "host",
-            "--name",
-            "box",
-            "--tier",
-            "persistent",
-        ]);
+        let create = ["sandbox", "create", "--template", "host", "--name", "box"];
+        server.ok(&[&create[..], &["--tier", "persistent"], arguments].concat());
         server
     }
 
@@ -51,6 +59,29 @@ impl Server {
     #[track_caller]
     fn json(&self, arguments: &[&str]) -> serde_json::Value {
         self.instance().json(arguments).unwrap()
+    }
+
+    fn url(&self) -> String {
+        self.instance().url()
+    }
+
+    /// A path of the API, as the operator.
+    #[track_caller]
+    fn curl(&self, path: &str) -> String {
+        self.curl_with(path, &[])
+    }
+
+    #[track_caller]
+    fn curl_with(&self, path: &str, arguments: &[&str]) -> String {
+        let key = std::fs::read_to_string(self.instance().data().join("operator.key")).unwrap();
+        let output = std::process::Command::new("curl")
+            .args(["-sS", "-H", &format!("X-API-Key: {}", key.trim())])
+            .args(arguments)
+            .arg(format!("{}{path}", self.url()))
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
     }
 
     /// Runs `bastide` with something on its stdin.
@@ -84,4 +115,12 @@ impl Server {
         self.ok(&["sandbox", "rm", "box"]);
         self.instance.take().expect("it is taken only here").finish().unwrap();
     }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "there is no runtime here whose thread it could block"
+)]
+fn pause() {
+    std::thread::sleep(std::time::Duration::from_millis(20));
 }

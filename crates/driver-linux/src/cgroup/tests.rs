@@ -1,3 +1,6 @@
+use model::Limits;
+
+use super::limits::cpu_quota_usec;
 use super::*;
 
 const HYBRID: &str = "\

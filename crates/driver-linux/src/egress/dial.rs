@@ -8,12 +8,10 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::{Policy, is_public};
+use model::{Policy, Verdict, is_public};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout, timeout_at};
-
-use super::log::Verdict;
 
 /// Until a connection stands, resolution included.
 const DIAL_MAX: Duration = Duration::from_secs(15);
@@ -23,6 +21,8 @@ const ATTEMPT_MAX: Duration = Duration::from_secs(4);
 const ADDRESSES_MAX: usize = 8;
 /// Lookups in flight for all sandboxes: each holds a thread until the system's resolver answers.
 const LOOKUPS_MAX: usize = 32;
+/// Of one sandbox: names whose servers never answer must not keep the others from theirs.
+pub(super) const LOOKUPS_MAX_EACH: usize = 4;
 
 /// How names are resolved.
 #[derive(Debug)]
@@ -49,14 +49,15 @@ impl Resolver {
         Self { system: false, ..Self::with_hosts(hosts) }
     }
 
-    async fn resolve(&self, name: &str) -> Option<Vec<IpAddr>> {
+    async fn resolve(&self, name: &str, own: &Arc<Semaphore>) -> Option<Vec<IpAddr>> {
         if let Some(addresses) = self.hosts.get(name) {
             return Some(addresses.clone());
         }
         if !self.system {
             return None;
         }
-        let permit = Arc::clone(&self.lookups).acquire_owned().await.ok()?;
+        let own = Arc::clone(own).acquire_owned().await.ok()?;
+        let permit = (own, Arc::clone(&self.lookups).acquire_owned().await.ok()?);
         let name = name.to_owned();
         // The permit stays with the thread, which outlives a caller that gave up.
         let lookup = tokio::task::spawn_blocking(move || {
@@ -90,9 +91,16 @@ impl Target {
     }
 }
 
+/// Where names are looked up, and how many of them one sandbox may have looked up at a time.
+#[derive(Clone, Copy)]
+pub(super) struct Lookups<'a> {
+    pub(super) resolver: &'a Resolver,
+    pub(super) own: &'a Arc<Semaphore>,
+}
+
 /// Connects; tells `dialled` the address before the first packet leaves.
 pub(super) async fn dial(
-    resolver: &Resolver,
+    lookups: Lookups<'_>,
     policy: &Policy,
     target: &Target,
     port: u16,
@@ -101,7 +109,7 @@ pub(super) async fn dial(
     let deadline = Instant::now() + DIAL_MAX;
     let addresses = match target {
         Target::Address(address) => vec![*address],
-        Target::Name(name) => timeout_at(deadline, resolver.resolve(name))
+        Target::Name(name) => timeout_at(deadline, lookups.resolver.resolve(name, lookups.own))
             .await
             .ok()
             .flatten()
@@ -139,7 +147,7 @@ fn may_dial(policy: &Policy, address: IpAddr, port: u16) -> bool {
 /// Whether an address belongs to this host: services of the control plane may listen on its public
 /// ones, behind a firewall that traffic from the host itself does not pass. The kernel picks such
 /// an address as the source towards itself; nothing is sent.
-fn is_own(address: IpAddr) -> bool {
+pub(crate) fn is_own(address: IpAddr) -> bool {
     let any: IpAddr = match address {
         IpAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
         IpAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),

@@ -79,8 +79,8 @@ async fn answer_stream(inner: &Inner, mut stream: TcpStream) -> std::io::Result<
         stream.read_exact(&mut query).await?;
         let Some(reply) = reply(inner, &query) else { return Ok(()) };
         let Ok(length) = u16::try_from(reply.len()) else { return Ok(()) };
-        stream.write_u16(length).await?;
-        stream.write_all(&reply).await?;
+        // In one piece: there are programs that read only once.
+        stream.write_all(&[&length.to_be_bytes()[..], &reply].concat()).await?;
     }
     Ok(())
 }

@@ -4,14 +4,14 @@
 //! TLS names its host in the `ClientHello`, HTTP/1 in the request. Other protocols name none.
 //! What begins like TLS or HTTP but cannot be read to that point is refused, not waved through.
 //!
-//! HTTP/2 without TLS is such a case.
+//! HTTP/2 without TLS is such a case. TLS that names nobody is refused too: whoever answers would.
 //!
-//! What this cannot see: names inside encryption (a `Host` after the handshake, TLS begun later
-//! by `STARTTLS`), and later requests on one unencrypted HTTP connection.
+//! What this cannot see: names inside encryption (a `Host` after the handshake, an encrypted
+//! `ClientHello` behind an allowed outer name, TLS begun later by `STARTTLS`).
 
 mod tls;
 
-use super::log::Verdict;
+use model::Verdict;
 
 /// Longer heads are refused.
 pub(super) const HEAD_MAX: usize = 16 << 10;
@@ -27,10 +27,32 @@ pub(super) enum Head {
     Nameless,
     /// TLS to this host.
     Tls(String),
-    /// HTTP to these hosts (in the request line, in `Host`).
-    Http(Vec<String>),
+    /// TLS to whoever is at the address.
+    NoSni,
+    /// HTTP.
+    Http(Request),
     /// Like TLS or HTTP, but broken.
     Unreadable,
+}
+
+/// The head of an HTTP request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Request {
+    /// Bytes of it, with what is before it.
+    pub(super) length: usize,
+    /// Whom it is for: in the request line, in `Host`.
+    hosts: Vec<String>,
+    pub(super) framing: Framing,
+    /// It asks for another protocol, one that names no hosts.
+    pub(super) upgrade: bool,
+}
+
+/// Where its body ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Framing {
+    Nothing,
+    Sized(u64),
+    Chunked,
 }
 
 impl Head {
@@ -38,6 +60,9 @@ impl Head {
         match bytes {
             [] | [0x16] => Self::More,
             [0x16, 0x03, ..] => tls::read(bytes),
+            // A `ClientHello` in the form of SSL 2, which servers still read; it can name nobody.
+            [first, _, 1, 0 | 2 | 3, ..] if first & 0x80 != 0 => Self::NoSni,
+            [first, ..] if first & 0x80 != 0 && bytes.len() < 4 => Self::More,
             _ => read_http(bytes),
         }
     }
@@ -47,8 +72,9 @@ impl Head {
         match self {
             Self::Nameless => None,
             Self::Tls(host) => (!same(host, name)).then_some(Verdict::SniDiffers),
-            Self::Http(hosts) => {
-                let all_same = hosts.iter().all(|host| same(without_port(host), name));
+            Self::NoSni => Some(Verdict::NoSni),
+            Self::Http(request) => {
+                let all_same = request.hosts.iter().all(|host| same(without_port(host), name));
                 (!all_same).then_some(Verdict::HostDiffers)
             }
             Self::More | Self::Unreadable => Some(Verdict::Unreadable),
@@ -73,7 +99,10 @@ fn read_http(bytes: &[u8]) -> Head {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut parsed = httparse::Request::new(&mut headers);
     match parsed.parse(request) {
-        Ok(httparse::Status::Complete(_)) => hosts(&parsed),
+        Ok(httparse::Status::Complete(length)) => {
+            let before = bytes.len() - request.len();
+            whole(&parsed, before + length).map_or(Head::Unreadable, Head::Http)
+        }
         Ok(httparse::Status::Partial) => more,
         Err(_) => Head::Unreadable,
     }
@@ -89,7 +118,44 @@ fn claims_http(line: &[u8]) -> bool {
     line.windows(5).any(|word| word.eq_ignore_ascii_case(b"HTTP/"))
 }
 
-fn hosts(request: &httparse::Request<'_, '_>) -> Head {
+/// `None` when it could be read in two ways.
+fn whole(request: &httparse::Request<'_, '_>, length: usize) -> Option<Request> {
+    let hosts = hosts(request)?;
+    let framing = framing(request)?;
+    let upgrade = values(request, "upgrade").next();
+    // HTTP/2 names hosts where nobody here reads them.
+    let upgrade = upgrade.is_some_and(|protocol| !protocol.eq_ignore_ascii_case(b"h2c"));
+    Some(Request { length, hosts, framing, upgrade })
+}
+
+fn values<'a>(
+    request: &'a httparse::Request<'_, '_>,
+    name: &'static str,
+) -> impl Iterator<Item = &'a [u8]> {
+    let named = request.headers.iter().filter(move |h| h.name.eq_ignore_ascii_case(name));
+    named.map(|header| header.value.trim_ascii())
+}
+
+/// Strict: what a server might take for something else is nothing.
+fn framing(request: &httparse::Request<'_, '_>) -> Option<Framing> {
+    let mut lengths = values(request, "content-length");
+    let mut codings = values(request, "transfer-encoding");
+    match (lengths.next(), codings.next()) {
+        (None, None) => Some(Framing::Nothing),
+        (Some(length), None) if lengths.next().is_none() => {
+            let digits = !length.is_empty() && length.iter().all(u8::is_ascii_digit);
+            let text = std::str::from_utf8(length).ok().filter(|_| digits)?;
+            text.parse().ok().map(Framing::Sized)
+        }
+        (None, Some(coding)) if codings.next().is_none() => {
+            let good = coding.eq_ignore_ascii_case(b"chunked") && request.version == Some(1);
+            good.then_some(Framing::Chunked)
+        }
+        _ => None,
+    }
+}
+
+fn hosts(request: &httparse::Request<'_, '_>) -> Option<Vec<String>> {
     let mut hosts = Vec::new();
     let target = request.path.unwrap_or_default();
     if let Some((_, rest)) = target.split_once("://") {
@@ -99,10 +165,9 @@ fn hosts(request: &httparse::Request<'_, '_>) -> Head {
         hosts.push(target.to_owned());
     }
     for header in request.headers.iter().filter(|h| h.name.eq_ignore_ascii_case("host")) {
-        let Ok(host) = std::str::from_utf8(header.value) else { return Head::Unreadable };
-        hosts.push(host.trim().to_owned());
+        hosts.push(std::str::from_utf8(header.value).ok()?.trim().to_owned());
     }
-    if hosts.is_empty() { Head::Nameless } else { Head::Http(hosts) }
+    Some(hosts)
 }
 
 fn without_port(host: &str) -> &str {

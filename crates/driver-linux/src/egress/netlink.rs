@@ -99,7 +99,7 @@ fn read_answers(socket: &OwnedFd) -> Result<usize> {
 }
 
 /// Length, type, and the error code of an answer that starts here.
-fn header(bytes: &[u8]) -> Option<(usize, u16, i32)> {
+pub(super) fn header(bytes: &[u8]) -> Option<(usize, u16, i32)> {
     let length = u32::from_ne_bytes(bytes.get(0..4)?.try_into().ok()?);
     let kind = u16::from_ne_bytes(bytes.get(4..6)?.try_into().ok()?);
     let errno = i32::from_ne_bytes(bytes.get(16..20)?.try_into().ok()?);

@@ -14,17 +14,17 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::Policy;
+use model::{Policy, Verdict};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::sleep;
 
-use super::dial::{Target, dial};
-use super::log::{Record, Verdict};
+use super::Inner;
+use super::dial::{Lookups, Target, dial};
+use super::log::Record;
 use super::names::Names;
 use super::pace::Pace;
 use super::relay::Relay;
-use super::{EgressConfig, Inner};
 
 /// Of one sandbox; more than that wait to be accepted.
 const CONNECTIONS_PER_SECOND: u32 = 1000;
@@ -74,7 +74,7 @@ async fn connection(inner: Arc<Inner>, stream: TcpStream, permits: [OwnedSemapho
     let verdict = tokio::select! {
         () = inner.closed() => Verdict::Closed,
         () = wish.revoked(policies) => Verdict::PolicyChanged,
-        verdict = wish.carry(&inner.shared.config, stream, &policy) => verdict,
+        verdict = wish.carry(&inner, stream, &policy) => verdict,
     };
     inner.log.end(&record, verdict);
     drop(permits);
@@ -88,12 +88,14 @@ struct Wish {
 }
 
 impl Wish {
-    async fn carry(&self, config: &EgressConfig, inside: TcpStream, policy: &Policy) -> Verdict {
+    async fn carry(&self, inner: &Inner, inside: TcpStream, policy: &Policy) -> Verdict {
+        let config = &inner.shared.config;
         if !self.target.is_allowed(policy, self.port) {
             return Verdict::NotAllowed;
         }
         let tell = |address| self.record.dialled(address);
-        let outside = match dial(&config.resolver, policy, &self.target, self.port, tell).await {
+        let lookups = Lookups { resolver: &config.resolver, own: &inner.lookups };
+        let outside = match dial(lookups, policy, &self.target, self.port, tell).await {
             Ok(outside) => outside,
             Err(verdict) => return verdict,
         };

@@ -1,4 +1,7 @@
-//! Bytes between a program and what it dialled: the first ones are looked at, the rest is copied.
+//! Bytes between a program and what it dialled: the first ones are looked at, the rest is copied. Of
+//! HTTP without TLS every request is looked at.
+
+mod watched;
 
 use std::io;
 use std::pin::Pin;
@@ -7,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use model::Verdict;
 use tokio::io::{
     AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf,
     copy_bidirectional_with_sizes,
@@ -15,7 +19,8 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::head::{HEAD_MAX, Head};
-use super::log::{Record, Verdict};
+use super::log::Record;
+use super::requests::Requests;
 
 /// Per direction and connection.
 const BUFFER_BYTES: usize = 32 << 10;
@@ -71,18 +76,27 @@ impl Relay {
             let _ = stream.set_nodelay(true);
             let _ = stream.set_zero_linger();
         }
-        if let Some(name) = name
-            && let Err(verdict) = self.look_at_head(name).await
-        {
-            return verdict;
-        }
+        let requests = match name {
+            Some(name) => match self.look_at_head(name).await {
+                Ok(requests) => requests,
+                Err(verdict) => return verdict,
+            },
+            None => None,
+        };
         let (inside, outside) = (&mut self.inside, &mut self.outside);
-        let copied =
-            copy_bidirectional_with_sizes(inside, outside, BUFFER_BYTES, BUFFER_BYTES).await;
-        if copied.is_ok() {
-            self.end_softly();
+        let verdict = match requests {
+            Some(requests) => watched::copy(inside, outside, requests).await,
+            None => copy_bidirectional_with_sizes(inside, outside, BUFFER_BYTES, BUFFER_BYTES)
+                .await
+                .map_or(Err(Verdict::Ended), |_| Ok(())),
+        };
+        match verdict {
+            Ok(()) => {
+                self.end_softly();
+                Verdict::Ended
+            }
+            Err(verdict) => verdict,
         }
-        Verdict::Ended
     }
 
     /// Both ends have said that they are done: what is still queued shall arrive.
@@ -93,8 +107,9 @@ impl Relay {
     }
 
     /// Reads the program's first bytes until they show whom they are for, and passes them on then.
+    /// What is HTTP has to be read further than that.
     /// What the other side says meanwhile is passed on at once: in many protocols it speaks first.
-    async fn look_at_head(&mut self, name: &str) -> Result<(), Verdict> {
+    async fn look_at_head(&mut self, name: &str) -> Result<Option<Requests>, Verdict> {
         let mut head = Vec::new();
         let mut back = vec![0; BUFFER_BYTES / 4];
         let mut deadline = None;
@@ -102,7 +117,7 @@ impl Relay {
         loop {
             tokio::select! {
                 read = self.inside.read_buf(&mut head) => match read {
-                    Ok(0) if head.is_empty() => return Ok(()),
+                    Ok(0) if head.is_empty() => return Ok(None),
                     Ok(0) | Err(_) => return Err(Verdict::Unreadable),
                     Ok(_) => {}
                 },
@@ -117,11 +132,30 @@ impl Relay {
                 Head::More if head.len() < HEAD_MAX => {}
                 complete => {
                     complete.differs_from(name).map_or(Ok(()), Err)?;
-                    break;
+                    return self.pass_on(name, &complete, head).await;
                 }
             }
         }
-        self.outside.write_all(&head).await.map_err(|_| Verdict::Ended)
+    }
+
+    async fn pass_on(
+        &mut self,
+        name: &str,
+        complete: &Head,
+        head: Vec<u8>,
+    ) -> Result<Option<Requests>, Verdict> {
+        let (requests, first) = match complete {
+            Head::Http(_) => {
+                let (mut requests, mut first) = (Requests::new(name), Vec::new());
+                requests.feed(&head, &mut first)?;
+                (Some(requests), first)
+            }
+            Head::More | Head::Nameless | Head::Tls(_) | Head::NoSni | Head::Unreadable => {
+                (None, head)
+            }
+        };
+        self.outside.write_all(&first).await.map_err(|_| Verdict::Ended)?;
+        Ok(requests)
     }
 
     /// Whether the other side goes on talking.

@@ -11,7 +11,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with};
 
-use super::{netlink, steer};
+use super::{netlink, steer, sys, tproxy};
 
 /// Where a sandbox's resolver asks. `/etc/resolv.conf` names it.
 pub const NAMESERVER: Ipv4Addr = Ipv4Addr::LOCALHOST;
@@ -38,7 +38,7 @@ pub struct Sockets {
     pub dns_udp: OwnedFd,
     /// 127.0.0.1:53, listening.
     pub dns_tcp: OwnedFd,
-    /// The BPF link. Never used, only kept.
+    /// What steers: the BPF link, or the socket that asked nftables. Never used, only kept.
     pub link: OwnedFd,
 }
 
@@ -63,17 +63,34 @@ impl Sockets {
     }
 }
 
+/// How connections come to the listening socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Steering {
+    /// Needs rights over the host.
+    Bpf,
+    /// Needs rights over the network namespace only.
+    Nftables,
+}
+
 /// Makes the current network namespace a dead end whose only exits are the sockets returned.
 ///
 /// The caller has entered the namespace (and not its user namespace: loading a BPF program needs
 /// `CAP_BPF` and `CAP_NET_ADMIN` in the first one). The calling thread's namespace is used.
-pub fn open_in_current_netns() -> Result<Sockets, OpenError> {
+pub fn open_in_current_netns(steering: Steering) -> Result<Sockets, OpenError> {
     let namespace = std::fs::File::open(Path::new("/proc/thread-self/ns/net"))
         .context("open the network namespace")
         .map_err(OpenError::SetUp)?;
     netlink::make_everything_local().map_err(OpenError::SetUp)?;
     let (tcp, dns_udp, dns_tcp) = bind_all().map_err(OpenError::SetUp)?;
-    let link = steer::steer(tcp.as_fd(), namespace.as_fd()).map_err(OpenError::Steering)?;
+    let link = match steering {
+        Steering::Bpf => {
+            steer::steer(tcp.as_fd(), namespace.as_fd()).map_err(OpenError::Steering)?
+        }
+        Steering::Nftables => sys::make_transparent(tcp.as_fd())
+            .context("make the listener transparent")
+            .and_then(|()| tproxy::steer(LISTENER))
+            .map_err(OpenError::Rules)?,
+    };
     Ok(Sockets { tcp, dns_udp, dns_tcp, link })
 }
 
@@ -86,6 +103,11 @@ pub enum OpenError {
     /// still run with the policy `none`.
     #[error("steer the sandbox's connections: needs kernel 5.9, CAP_BPF and CAP_NET_ADMIN")]
     Steering(#[source] anyhow::Error),
+    /// The kernel has no nftables with `tproxy`, or the module cannot be loaded.
+    #[error(
+        "steer the sandbox's connections: needs nftables with tproxy (modules nf_tables and nft_tproxy)"
+    )]
+    Rules(#[source] anyhow::Error),
 }
 
 fn bind_all() -> Result<(OwnedFd, OwnedFd, OwnedFd)> {

@@ -1,5 +1,5 @@
-//! The one system call of egress that no safe crate offers: `bpf(2)`, with the four commands that
-//! steering needs. Everything else here goes through `rustix`.
+//! The system calls of egress that no safe crate offers: `bpf(2)`, with the four commands that steering
+//! needs, and one socket option. Everything else here goes through `rustix`.
 #![expect(unsafe_code, reason = "bpf(2) has no safe wrapper without an ELF loader")]
 
 use std::io;
@@ -121,6 +121,23 @@ pub(super) fn attach(program: BorrowedFd<'_>, netns: BorrowedFd<'_>) -> io::Resu
         flags: 0,
     };
     bpf_fd(LINK_CREATE, &attr)
+}
+
+/// Lets a socket be given what is meant for any address (`IP_TRANSPARENT`).
+pub(super) fn make_transparent(socket: BorrowedFd<'_>) -> io::Result<()> {
+    let on: libc::c_int = 1;
+    let size = libc::socklen_t::try_from(size_of_val(&on)).map_err(io::Error::other)?;
+    // SAFETY: `on` is readable for `size` bytes during the call.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_IP,
+            libc::IP_TRANSPARENT,
+            (&raw const on).cast(),
+            size,
+        )
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 fn bpf_fd<T>(command: libc::c_int, attr: &T) -> io::Result<OwnedFd> {

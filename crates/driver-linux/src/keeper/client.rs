@@ -79,7 +79,8 @@ impl KeeperClient {
             .stdout(Stdio::null())
             .stderr(log)
             .process_group(0);
-        let mut child = command.spawn().context("run the keeper")?;
+        let mut child =
+            command.spawn().with_context(|| format!("run the keeper {}", program.display()))?;
         // Reaps it if it ends while this server lives; a thread, because it may outlive us too.
         std::thread::Builder::new()
             .name("keeper-reaper".to_owned())

@@ -1,12 +1,13 @@
 //! Launchers: the keeper's children that carry out one launch each, some of them waiting for it.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use anyhow::Context;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Pid;
 
-use super::{Keeper, REQUEST_TIMEOUT, answer, answer_egress, failed, log, wire};
+use super::{Keeper, REQUEST_TIMEOUT, answer, answer_egress, devices, failed, log, wire};
 use crate::cgroup;
 use crate::egress::Sockets;
 use crate::launcher;
@@ -82,8 +83,10 @@ impl Keeper {
         self.launch_and_answer(outcome, &plan, incarnation, &connection)
     }
 
-    fn enter(&self, incarnation: &str) -> anyhow::Result<()> {
-        cgroup::enter(&self.shared.hierarchy.leaf(incarnation))
+    /// What can be done before there is a plan; gives the sandbox's `/dev`.
+    fn enter(&self, incarnation: &str) -> anyhow::Result<OwnedFd> {
+        cgroup::enter(&self.shared.hierarchy.leaf(incarnation))?;
+        devices::make(self.shared.privilege, &self.shared.devices_at).context("make /dev")
     }
 
     /// Runs `work` in a process of its own, which tells whether it went well by its exit code.
@@ -109,12 +112,15 @@ impl Keeper {
     /// In a launcher: carries out the plan, registers, answers. Whether it worked.
     fn launch_and_answer(
         &self,
-        entered: anyhow::Result<()>,
+        entered: anyhow::Result<OwnedFd>,
         plan: &LaunchPlan,
         incarnation: &str,
         connection: &UnixStream,
     ) -> bool {
-        let launched = entered.and_then(|()| launcher::launch(plan, incarnation, &self.shared));
+        let launched = entered.and_then(|devices| {
+            let shared = (&self.shared, &(|| waits(connection)) as &dyn Fn() -> bool);
+            launcher::launch(plan, incarnation, shared, devices)
+        });
         let launched = match launched {
             Ok(launched) => launched,
             Err(error) => {
@@ -131,7 +137,10 @@ impl Keeper {
     }
 
     pub(super) fn open_egress(&self, incarnation: &str, pid: i32, connection: &UnixStream) {
-        let opened = Pid::from_raw(pid).context("bad pid").and_then(launcher::open_egress);
+        let steering = self.shared.privilege.steering();
+        let opened = Pid::from_raw(pid)
+            .context("bad pid")
+            .and_then(|pid| launcher::open_egress(pid, steering));
         match opened {
             Ok(sockets) => {
                 self.tell_keeper(0, incarnation, Some(&sockets));
@@ -150,6 +159,13 @@ impl Keeper {
             log(&format!("could not register {incarnation}: {error:#}"));
         }
     }
+}
+
+/// Whether the server that asked is still there for the answer.
+fn waits(connection: &UnixStream) -> bool {
+    let mut fds = [PollFd::new(connection, PollFlags::empty())];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut fds, Some(&now)).is_ok_and(|ready| ready == 0)
 }
 
 fn new_incarnation() -> Option<String> {

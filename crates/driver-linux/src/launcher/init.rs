@@ -12,14 +12,21 @@ use rustix::thread::{
 };
 
 use super::Shared;
+use super::rlimits;
 use super::root::{self, Trees};
 use crate::plan::LaunchPlan;
+use crate::privilege::Privilege;
 use crate::sys;
 
 /// The number of the listening socket in the guest.
 const LISTEN_FD: RawFd = 3;
-/// The number of its cgroup directory.
 const CGROUP_FD: RawFd = 4;
+
+/// What PID 1 becomes, and what it may start.
+pub(super) struct Programs {
+    pub(super) guest: OwnedFd,
+    pub(super) agents: Option<OwnedFd>,
+}
 
 /// init's ends of the two pipes.
 pub(super) struct Ends {
@@ -31,13 +38,9 @@ pub(super) struct Ends {
 pub(super) struct Handed(String);
 
 impl Handed {
-    pub(super) fn numbers(trees: &Trees, cgroup: &File) -> Self {
-        let mut numbers = vec![
-            cgroup.as_raw_fd(),
-            trees.upper.as_raw_fd(),
-            trees.workspace.as_raw_fd(),
-            trees.devices.as_raw_fd(),
-        ];
+    pub(super) fn numbers(trees: &Trees) -> Self {
+        let mut numbers =
+            vec![trees.upper.as_raw_fd(), trees.workspace.as_raw_fd(), trees.devices.as_raw_fd()];
         numbers.extend(trees.layers.iter().map(AsRawFd::as_raw_fd));
         numbers.extend(trees.binds.iter().map(|(tree, _)| tree.as_raw_fd()));
         Self(numbers.iter().map(|n| format!("{n} ")).collect())
@@ -54,10 +57,10 @@ pub(super) fn run(
     shared: &Shared,
     ends: Ends,
     listener: &OwnedFd,
-    guest: &OwnedFd,
+    programs: &Programs,
 ) -> ! {
     let mut said = File::from(ends.said);
-    let error = become_guest(plan, shared, (ends.go, &mut said), listener, guest);
+    let error = become_guest(plan, shared, (ends.go, &mut said), listener, programs);
     let _ = said.write_all(format!("{error:#}").as_bytes());
     sys::exit_now(111)
 }
@@ -67,10 +70,13 @@ fn become_guest(
     shared: &Shared,
     (go, said): (OwnedFd, &mut File),
     listener: &OwnedFd,
-    guest: &OwnedFd,
+    programs: &Programs,
 ) -> anyhow::Error {
-    match isolate(plan, shared, (go, said), listener) {
-        Ok(()) => anyhow::Error::from(exec(plan, guest)).context("exec the guest"),
+    match isolate(plan, shared, (go, said), (listener, programs)) {
+        Ok(placed) => {
+            let failed = exec(plan, programs, &placed);
+            anyhow::Error::from(failed).context("exec the guest")
+        }
         Err(error) => error,
     }
 }
@@ -79,38 +85,47 @@ fn isolate(
     plan: &LaunchPlan,
     shared: &Shared,
     (go, said): (OwnedFd, &mut File),
-    listener: &OwnedFd,
-) -> anyhow::Result<()> {
-    // A launcher that is killed must not leave an init that waits for it for ever. The kernel
-    // forgets this at the change of user below, when nobody is waited for any more.
+    (listener, programs): (&OwnedFd, &Programs),
+) -> anyhow::Result<Placed> {
+    // A launcher that is killed must not leave an init that waits for it for ever.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
         .context("tie to the launcher")?;
     let first =
         UnshareFlags::NEWNET | UnshareFlags::NEWNS | UnshareFlags::NEWIPC | UnshareFlags::NEWUTS;
-    unshare(first).context("unshare namespaces")?;
+    sys::unshare(first).context("unshare namespaces")?;
     let numbers = wait_for(go)?;
-    unshare(UnshareFlags::FILES).context("unshare descriptors")?;
+    sys::unshare(UnshareFlags::FILES).context("unshare descriptors")?;
     said.write_all(b".").context("report")?;
-    let (trees, cgroup) = adopt(plan, &numbers)?;
-    become_root_inside()?;
-    unshare(UnshareFlags::NEWCGROUP).context("unshare cgroup namespace")?;
+    let trees = adopt(plan, &numbers)?;
+    let one_id = shared.privilege.has_one_id();
+    become_root_inside(one_id)?;
+    if shared.privilege != Privilege::Host {
+        super::stay_visible()?;
+    }
+    // Nobody is waited for any more, and the guest must outlive the launcher. The kernel forgets it at
+    // a change of user too, but with one id there was none.
+    rustix::process::set_parent_process_death_signal(None).context("untie from the launcher")?;
+    sys::unshare(UnshareFlags::NEWCGROUP).context("unshare cgroup namespace")?;
     rustix::system::sethostname(plan.guest.hostname.as_bytes()).context("set hostname")?;
     loopback_up().context("bring up loopback")?;
-    root::enter(&trees, plan.root.volatile)?;
+    let groups = shared.hierarchy.has_groups();
+    let ways =
+        root::Ways { volatile: plan.root.volatile, one_id, groups, nesting: plan.guest.nesting };
+    let cgroup = root::enter(&trees, ways)?;
+    // Their numbers are wanted for the guest's own; closed later they would take those along.
+    drop(trees);
+    bound_files()?;
     sys::unblock_signals();
     let _ = rustix::process::setsid();
     if plan.guest.no_new_privs {
         set_no_new_privs(true).context("no_new_privs")?;
     }
-    sys::seccomp(&shared.filter).context("seccomp")?;
+    if shared.privilege != Privilege::Host {
+        rlimits::inside(&plan.limits, &shared.hierarchy)?;
+    }
+    sys::seccomp(shared.filters.of(plan.guest.nesting)).context("seccomp")?;
     drop_capabilities()?;
-    place_descriptors(listener, &cgroup)
-}
-
-#[expect(unsafe_code, reason = "unsharing descriptors needs a promise about who else uses them")]
-fn unshare(flags: UnshareFlags) -> rustix::io::Result<()> {
-    // SAFETY: single-threaded; the launcher's descriptors that this process uses are open.
-    unsafe { rustix::thread::unshare_unsafe(flags) }
+    place_descriptors(listener, cgroup, programs.agents.as_ref())
 }
 
 fn wait_for(go: OwnedFd) -> anyhow::Result<Vec<RawFd>> {
@@ -128,14 +143,9 @@ fn wait_for(go: OwnedFd) -> anyhow::Result<Vec<RawFd>> {
 }
 
 /// Takes the descriptors that the launcher opened before this process left the shared table.
-#[expect(unsafe_code, reason = "descriptors arrive as numbers in a table that was shared")]
-fn adopt(plan: &LaunchPlan, numbers: &[RawFd]) -> anyhow::Result<(Trees, OwnedFd)> {
-    let mut fds = numbers.iter().map(|&number| {
-        // SAFETY: the launcher opened this number in our table and names each once.
-        unsafe { OwnedFd::from_raw_fd(number) }
-    });
+fn adopt(plan: &LaunchPlan, numbers: &[RawFd]) -> anyhow::Result<Trees> {
+    let mut fds = numbers.iter().map(|number| take(*number));
     let mut next = || fds.next().context("too few descriptors from the launcher");
-    let cgroup = next()?;
     let upper = next()?;
     let workspace = next()?;
     let devices = next()?;
@@ -147,7 +157,13 @@ fn adopt(plan: &LaunchPlan, numbers: &[RawFd]) -> anyhow::Result<(Trees, OwnedFd
     for (_, target) in &plan.root.binds {
         binds.push((next()?, target.clone()));
     }
-    Ok((Trees { layers, upper, workspace, binds, devices }, cgroup))
+    Ok(Trees { layers, upper, workspace, binds, devices })
+}
+
+#[expect(unsafe_code, reason = "descriptors arrive as numbers in a table that was shared")]
+fn take(number: RawFd) -> OwnedFd {
+    // SAFETY: the launcher opened this number in our table and names each once.
+    unsafe { OwnedFd::from_raw_fd(number) }
 }
 
 /// Local servers must work even where nothing else does. A request of the socket layer, because it
@@ -167,12 +183,25 @@ fn loopback_up() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn become_root_inside() -> anyhow::Result<()> {
+fn become_root_inside(one_id: bool) -> anyhow::Result<()> {
     let gid = rustix::process::Gid::ROOT;
     set_thread_res_gid(gid, gid, gid).context("become group 0 inside")?;
-    set_thread_groups(&[]).context("drop groups")?;
+    // The kernel lets nobody drop groups where only one is known.
+    if !one_id {
+        set_thread_groups(&[]).context("drop groups")?;
+    }
     let uid = rustix::process::Uid::ROOT;
     set_thread_res_uid(uid, uid, uid).context("become root inside")
+}
+
+/// Open files of one process. Root inside cannot raise it: that takes a capability over the host.
+const FILES_MAX: u64 = 16_384;
+
+fn bound_files() -> anyhow::Result<()> {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let ours = getrlimit(Resource::Nofile).maximum.unwrap_or(FILES_MAX).min(FILES_MAX);
+    let limit = Rlimit { current: Some(ours), maximum: Some(ours) };
+    setrlimit(Resource::Nofile, limit).context("bound open files")
 }
 
 /// What root inside may keep: enough to install packages and to change users.
@@ -206,29 +235,50 @@ fn drop_capabilities() -> anyhow::Result<()> {
     set_capabilities(None, sets).context("set capabilities")
 }
 
-/// Listening socket at 3, cgroup at 4, the standard three at /dev/null; the rest is close-on-exec.
-fn place_descriptors(listener: &OwnedFd, cgroup: &OwnedFd) -> anyhow::Result<()> {
-    let null =
-        File::options().read(true).write(true).open("/dev/null").context("open /dev/null")?;
-    // The listener and the guest's file were opened above the numbers that are placed here.
-    let cgroup = rustix::io::fcntl_dupfd_cloexec(cgroup, 64).context("move the cgroup")?;
+/// What was placed beside the listening socket, by number.
+struct Placed {
+    cgroup: Option<RawFd>,
+    agents: Option<RawFd>,
+}
+
+/// Listening socket at 3, cgroup at 4, the standard three at /dev/null, the agent daemon's program
+/// where it is; the rest is close-on-exec.
+fn place_descriptors(
+    listener: &OwnedFd,
+    cgroup: Option<OwnedFd>,
+    agents: Option<&OwnedFd>,
+) -> anyhow::Result<Placed> {
+    // The listener and the programs were opened above the numbers that are placed here; what has one
+    // of them is moved and closed before.
+    let cgroup = cgroup.map(super::high).transpose()?;
+    let null = super::high(
+        File::options().read(true).write(true).open("/dev/null").context("open /dev/null")?,
+    )?;
     for standard in 0..=2 {
         sys::dup_to(null.as_fd(), standard).context("standard descriptors")?;
     }
     sys::dup_to(listener.as_fd(), LISTEN_FD).context("place the listener")?;
-    sys::dup_to(cgroup.as_fd(), CGROUP_FD).context("place the cgroup")?;
-    sys::close_from_at_exec(5).context("close the rest")
+    let mut first_other = CGROUP_FD;
+    if let Some(cgroup) = &cgroup {
+        sys::dup_to(cgroup.as_fd(), CGROUP_FD).context("place the cgroup")?;
+        first_other += 1;
+    }
+    sys::close_from_at_exec(first_other.cast_unsigned()).context("close the rest")?;
+    if let Some(agents) = agents {
+        // It stays where it is: lower numbers are still in use here.
+        rustix::io::fcntl_setfd(agents, rustix::io::FdFlags::empty())
+            .context("keep the agent daemon")?;
+    }
+    let agents = agents.map(AsRawFd::as_raw_fd);
+    Ok(Placed { cgroup: cgroup.map(|_| CGROUP_FD), agents })
 }
 
-fn exec(plan: &LaunchPlan, guest: &OwnedFd) -> std::io::Error {
+fn exec(plan: &LaunchPlan, programs: &Programs, placed: &Placed) -> std::io::Error {
     let listen = LISTEN_FD.to_string();
-    let cgroup = CGROUP_FD.to_string();
-    let words = [
+    let mut words = vec![
         "guestd",
         "--listen-fd",
         &listen,
-        "--cgroup-fd",
-        &cgroup,
         "--nonce",
         &plan.nonce,
         "--user",
@@ -236,10 +286,14 @@ fn exec(plan: &LaunchPlan, guest: &OwnedFd) -> std::io::Error {
         "--workdir",
         &plan.guest.workdir,
     ];
+    let (cgroup, agents) =
+        (placed.cgroup.map(|n| n.to_string()), placed.agents.map(|n| n.to_string()));
+    words.extend(cgroup.iter().flat_map(|number| ["--cgroup-fd", number.as_str()]));
+    words.extend(agents.iter().flat_map(|number| ["--agents-fd", number.as_str()]));
     let argv: Result<Vec<CString>, _> = words.iter().map(|word| CString::new(*word)).collect();
     let Ok(argv) = argv else {
         return std::io::Error::other("a guest argument contains a NUL byte");
     };
     let path = c"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned();
-    sys::execveat(guest.as_fd(), &argv, &[path])
+    sys::execveat(programs.guest.as_fd(), &argv, &[path])
 }

@@ -10,8 +10,8 @@ use anyhow::Context;
 use rustix::fs::CWD;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags,
-    OpenTreeFlags, UnmountFlags, fsconfig_create, fsconfig_set_fd, fsconfig_set_flag,
-    fsconfig_set_string, fsmount, fsopen, mount_change, move_mount, open_tree, unmount,
+    OpenTreeFlags, UnmountFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount,
+    fsopen, mount_change, move_mount, open_tree, unmount,
 };
 
 use crate::sys;
@@ -24,15 +24,15 @@ pub(crate) struct Trees {
     pub(crate) upper: OwnedFd,
     pub(crate) workspace: OwnedFd,
     pub(crate) binds: Vec<(OwnedFd, String)>,
-    /// The shared `/dev`.
+    /// Its `/dev`.
     pub(crate) devices: OwnedFd,
 }
 
 /// Directories below the mount point: the new root, its upper, and one a layer, by number.
 const ROOT: &str = "root";
 const UPPER: &str = "upper";
-/// More layers than any template has; the kernel takes 500.
-pub(crate) const LAYERS_MAX: usize = 32;
+/// An image has at most 127 layers, beside ours; the kernel takes 500.
+pub(crate) const LAYERS_MAX: usize = 136;
 
 /// Makes the empty directories that every launch builds on.
 pub(crate) fn make_mount_points(mount_point: &Path) -> anyhow::Result<()> {
@@ -44,21 +44,54 @@ pub(crate) fn make_mount_points(mount_point: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Files of /proc that tell about or act on the host.
-const HIDDEN: [&str; 5] =
-    ["proc/kcore", "proc/keys", "proc/sysrq-trigger", "proc/timer_list", "proc/latency_stats"];
-const READ_ONLY: [&str; 4] = ["proc/sys", "proc/irq", "proc/bus", "proc/fs"];
+/// Files that tell about or act on the host.
+const HIDDEN: [&str; 7] = [
+    "proc/interrupts",
+    "proc/kcore",
+    "proc/keys",
+    "proc/latency_stats",
+    "proc/sched_debug",
+    "proc/sysrq-trigger",
+    "proc/timer_list",
+];
+/// Directories that tell about the host: its firmware, its disks (with the paths of their files), and
+/// how full the disks of other sandboxes are.
+const EMPTIED: [&str; 9] = [
+    "proc/acpi",
+    "proc/asound",
+    "proc/fs",
+    "proc/scsi",
+    "sys/devices/virtual/block",
+    "sys/devices/virtual/powercap",
+    "sys/firmware",
+    "sys/fs/btrfs",
+    "sys/fs/ext4",
+];
+/// Where the second /proc is with `nesting`.
+const WHOLE_PROC: &str = "dev/.proc";
+const READ_ONLY: [&str; 3] = ["proc/sys", "proc/irq", "proc/bus"];
 
 /// Opens `path` as a detached tree with the given attributes. Runs as root, outside.
 pub(crate) fn detached(
     path: &Path,
-    idmap: BorrowedFd<'_>,
+    idmap: Option<BorrowedFd<'_>>,
     attributes: u64,
 ) -> anyhow::Result<OwnedFd> {
-    let tree = clone_tree(CWD, path)?;
-    let attr = sys::MountAttr { set: attributes, idmap: Some(idmap), recursive: false };
-    sys::mount_setattr(&tree, &attr).with_context(|| format!("map ids of {}", path.display()))?;
+    let (tree, recursive) = match clone_tree(CWD, path) {
+        // What the host mounted below it must not be uncovered by who may not unmount it.
+        Err(_) if idmap.is_none() => (clone_whole_tree(CWD, path)?, true),
+        tree => (tree?, false),
+    };
+    let attr = sys::MountAttr { set: attributes, idmap, recursive };
+    sys::mount_setattr(&tree, &attr).with_context(|| format!("set up {}", path.display()))?;
     Ok(tree)
+}
+
+fn clone_whole_tree(dir: impl AsFd, path: &Path) -> anyhow::Result<OwnedFd> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_RECURSIVE;
+    open_tree(dir, path, flags).with_context(|| format!("open tree {}", path.display()))
 }
 
 fn clone_tree(dir: impl AsFd, path: &Path) -> anyhow::Result<OwnedFd> {
@@ -66,11 +99,25 @@ fn clone_tree(dir: impl AsFd, path: &Path) -> anyhow::Result<OwnedFd> {
     open_tree(dir, path, flags).with_context(|| format!("open tree {}", path.display()))
 }
 
-/// Mounts everything and makes it this process's root. Runs inside.
+/// What differs from root to root.
+#[derive(Clone, Copy)]
+pub(super) struct Ways {
+    /// Skip flushing.
+    pub(super) volatile: bool,
+    /// The kernel knows one id inside.
+    pub(super) one_id: bool,
+    /// The sandbox has a control group of its own to see.
+    pub(super) groups: bool,
+    /// Programs may make namespaces of their own.
+    pub(super) nesting: bool,
+}
+
+/// Mounts everything and makes it this process's root. Runs inside. Gives the directory of the
+/// sandbox's own cgroup, if it has one, for the guest to make those of commands in.
 ///
 /// The working directory is the mount point: the kernel carried it over into this mount namespace,
 /// where the way to it from `/` is closed to this user.
-pub(crate) fn enter(trees: &Trees, volatile: bool) -> anyhow::Result<()> {
+pub(super) fn enter(trees: &Trees, ways: Ways) -> anyhow::Result<Option<OwnedFd>> {
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     mount_change("/", private).context("make mounts private")?;
     // The overlay takes only layers of our own mount namespace, so each is attached somewhere in
@@ -79,36 +126,36 @@ pub(crate) fn enter(trees: &Trees, volatile: bool) -> anyhow::Result<()> {
     for (number, layer) in trees.layers.iter().enumerate() {
         attach_to(layer, &number.to_string())?;
     }
-    let root = overlay(trees, volatile)?;
+    let root = overlay(trees, ways.volatile)?;
+    let views = views(trees)?;
     attach_to(root, ROOT)?;
     rustix::process::chdir(ROOT).context("enter the new root")?;
-    for (tree, target) in &trees.binds {
+    for (tree, target) in &views {
         attach_to(tree, target)?;
     }
     attach_to(&trees.workspace, "workspace")?;
-    kernel_file_systems(trees)?;
-    forbid_namespaces()?;
+    kernel_file_systems(trees, ways.one_id)?;
+    let cgroup = cgroups(ways.groups)?;
+    bound_namespaces(ways.nesting)?;
     mask()?;
     rustix::process::pivot_root(".", ".").context("pivot_root")?;
     unmount(".", UnmountFlags::DETACH).context("detach the old root")?;
-    rustix::process::chdir("/").context("chdir to the new root")
+    rustix::process::chdir("/").context("chdir to the new root")?;
+    Ok(cgroup)
 }
 
 /// An upper must never be in two overlays at once. It is not: the kernel takes down a dead
 /// sandbox's mounts before its PID 1 can be waited for, and a start waits for that.
 fn overlay(trees: &Trees, volatile: bool) -> anyhow::Result<OwnedFd> {
     let fs = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC).context("fsopen overlay")?;
-    for layer in &trees.layers {
-        fsconfig_set_fd(fs.as_fd(), "lowerdir+", layer.as_fd()).context("overlay lower layer")?;
+    // By names below the mount point, which are ours: kernels before 6.13 take no descriptors here.
+    let numbers: Vec<String> = (0..trees.layers.len()).map(|number| number.to_string()).collect();
+    let lower = numbers.join(":");
+    for (key, value) in
+        [("lowerdir", lower.as_str()), ("upperdir", "upper/upper"), ("workdir", "upper/work")]
+    {
+        fsconfig_set_string(fs.as_fd(), key, value).with_context(|| format!("overlay {key}"))?;
     }
-    let open = |name: &str| {
-        let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC;
-        rustix::fs::openat(&trees.upper, name, flags, rustix::fs::Mode::empty())
-    };
-    let upper = open("upper").context("open upper")?;
-    let work = open("work").context("open work")?;
-    fsconfig_set_fd(fs.as_fd(), "upperdir", upper.as_fd()).context("overlay upper")?;
-    fsconfig_set_fd(fs.as_fd(), "workdir", work.as_fd()).context("overlay work")?;
     fsconfig_set_flag(fs.as_fd(), "userxattr").context("overlay userxattr")?;
     if volatile {
         fsconfig_set_flag(fs.as_fd(), "volatile").context("overlay volatile")?;
@@ -116,6 +163,29 @@ fn overlay(trees: &Trees, volatile: bool) -> anyhow::Result<OwnedFd> {
     fsconfig_create(fs.as_fd()).map_err(|errno| kernel_says(&fs, errno)).context("overlay")?;
     fsmount(fs.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_NODEV)
         .context("mount overlay")
+}
+
+/// Read-only overlays over the directories of the host that are shown, one each. Shown as they are, a
+/// sandbox could watch (inotify) which programs the host and its neighbours run, and lock (flock)
+/// their files: both go by inode, and an overlay has inodes of its own.
+fn views(trees: &Trees) -> anyhow::Result<Vec<(OwnedFd, &str)>> {
+    let mut views = Vec::new();
+    for (number, (tree, target)) in trees.binds.iter().enumerate() {
+        let place = trees.layers.len() + number;
+        attach_to(tree, &place.to_string())?;
+        let fs = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC).context("fsopen overlay")?;
+        // It takes two; the other one is empty.
+        fsconfig_set_string(fs.as_fd(), "lowerdir", format!("{place}:{ROOT}"))
+            .context("overlay view")?;
+        fsconfig_set_flag(fs.as_fd(), "userxattr").context("overlay userxattr")?;
+        fsconfig_create(fs.as_fd()).map_err(|errno| kernel_says(&fs, errno)).context("overlay")?;
+        let attributes = MountAttrFlags::MOUNT_ATTR_RDONLY
+            | MountAttrFlags::MOUNT_ATTR_NODEV
+            | MountAttrFlags::MOUNT_ATTR_NOSUID;
+        let mount = fsmount(fs.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes);
+        views.push((mount.context("mount overlay view")?, target.as_str()));
+    }
+    Ok(views)
 }
 
 /// The kernel's own words about a failed mount, where it has some.
@@ -129,37 +199,78 @@ fn kernel_says(fs: &OwnedFd, errno: rustix::io::Errno) -> anyhow::Error {
     error.context(String::from_utf8_lossy(&text[..said]).trim().to_owned())
 }
 
-fn kernel_file_systems(trees: &Trees) -> anyhow::Result<()> {
-    let guarded = MountAttrFlags::MOUNT_ATTR_NOSUID
-        | MountAttrFlags::MOUNT_ATTR_NODEV
-        | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-    let read_only = guarded | MountAttrFlags::MOUNT_ATTR_RDONLY;
-    mount_new("proc", &[], guarded, "proc")?;
-    mount_new("sysfs", &[], read_only, "sys")?;
-    mount_new("cgroup2", &[], read_only, "sys/fs/cgroup")?;
+fn kernel_file_systems(trees: &Trees, one_id: bool) -> anyhow::Result<()> {
+    mount_new("proc", &[], guarded(), "proc")?;
+    mount_new("sysfs", &[], guarded_read_only(), "sys")?;
     attach_to(&trees.devices, "dev")?;
     let terminals = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     let options = [("mode", "0620"), ("ptmxmode", "0666"), ("gid", "5")];
-    mount_new("devpts", &options, terminals, "dev/pts")?;
+    // Where no group 5 is, terminals stay with whoever opens them.
+    let options = if one_id { &options[..2] } else { &options[..] };
+    mount_new("devpts", options, terminals, "dev/pts")?;
     let shared_memory = [("mode", "1777"), ("size", "64m")];
-    mount_new("tmpfs", &shared_memory, guarded, "dev/shm")
+    mount_new("tmpfs", &shared_memory, guarded(), "dev/shm")
 }
 
+/// A read-only view for programs, and the guest's own descriptor of the same directory.
+///
+/// That descriptor must not be one of the host's mount: whoever gets hold of a directory of the host
+/// (`/proc/self/fd/N`, behind a link that the guest is asked to read) walks up from it to the host's
+/// root. This one's mount is attached nowhere, so that its `..` is itself.
+///
+/// Without a group of its own, the root of what it would see is the host's, or the user's: nothing is
+/// shown.
+fn cgroups(groups: bool) -> anyhow::Result<Option<OwnedFd>> {
+    use rustix::fs::{Mode, OFlags};
+    if !groups {
+        attach_to(nothing()?, "sys/fs/cgroup")?;
+        return Ok(None);
+    }
+    let mount = new_mount("cgroup2", &[], guarded())?;
+    let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let own = rustix::fs::openat(&mount, ".", flags, Mode::empty()).context("open the cgroup")?;
+    // Not a copy of the first: kernels before 6.15 copy only what is attached somewhere.
+    mount_new("cgroup2", &[], guarded_read_only(), "sys/fs/cgroup")?;
+    Ok(Some(own))
+}
+
+/// Namespaces of each kind with `nesting`.
+const NESTED_MAX: &str = "64";
+const KINDS: [&str; 8] = ["user", "mnt", "pid", "net", "ipc", "uts", "cgroup", "time"];
+
 /// User namespaces below this one, and with them every other kind, are refused by the kernel's own
-/// count: the filter lets `clone3` pass, whose flags it cannot see.
-fn forbid_namespaces() -> anyhow::Result<()> {
-    std::fs::write("proc/sys/user/max_user_namespaces", "0").context("forbid user namespaces")
+/// count: the filter lets `clone3` pass, whose flags it cannot see. With `nesting` they are counted,
+/// and there is a second /proc with nothing over it: the kernel lets a namespace mount its own only
+/// where a whole one is in sight already. What is hidden in the first is hidden for tidiness; what
+/// keeps root inside out of it is that it is nobody to the host.
+fn bound_namespaces(nesting: bool) -> anyhow::Result<()> {
+    if !nesting {
+        let file = "proc/sys/user/max_user_namespaces";
+        return std::fs::write(file, "0").context("forbid user namespaces");
+    }
+    for kind in KINDS {
+        let file = format!("proc/sys/user/max_{kind}_namespaces");
+        std::fs::write(&file, NESTED_MAX).with_context(|| format!("bound namespaces: {file}"))?;
+    }
+    mount_new("proc", &[], guarded(), WHOLE_PROC)
 }
 
 fn mask() -> anyhow::Result<()> {
     for path in HIDDEN {
-        if rustix::fs::access(path, rustix::fs::Access::EXISTS).is_ok() {
+        if exists(path) {
             attach_to(clone_tree(CWD, Path::new("dev/null"))?, path)?;
+        }
+    }
+    let empty = nothing()?;
+    for path in EMPTIED {
+        if exists(path) {
+            // Kernels before 6.15 copy only what is attached somewhere.
+            attach_to(clone_tree(&empty, Path::new(".")).or_else(|_| nothing())?, path)?;
         }
     }
     let attr = sys::MountAttr { set: sys::MOUNT_ATTR_RDONLY, ..Default::default() };
     for path in READ_ONLY {
-        if rustix::fs::access(path, rustix::fs::Access::EXISTS).is_ok() {
+        if exists(path) {
             let tree = clone_tree(CWD, Path::new(path))?;
             sys::mount_setattr(&tree, &attr).with_context(|| format!("protect {path}"))?;
             attach_to(tree, path)?;
@@ -168,21 +279,47 @@ fn mask() -> anyhow::Result<()> {
     Ok(())
 }
 
+fn nothing() -> anyhow::Result<OwnedFd> {
+    new_mount("tmpfs", &[("mode", "0555"), ("size", "4k")], guarded_read_only())
+}
+
+fn exists(path: &str) -> bool {
+    rustix::fs::access(path, rustix::fs::Access::EXISTS).is_ok()
+}
+
+fn guarded() -> MountAttrFlags {
+    MountAttrFlags::MOUNT_ATTR_NOSUID
+        | MountAttrFlags::MOUNT_ATTR_NODEV
+        | MountAttrFlags::MOUNT_ATTR_NOEXEC
+}
+
+fn guarded_read_only() -> MountAttrFlags {
+    guarded() | MountAttrFlags::MOUNT_ATTR_RDONLY
+}
+
 fn mount_new(
     kind: &str,
     options: &[(&str, &str)],
     attributes: MountAttrFlags,
     target: &str,
 ) -> anyhow::Result<()> {
+    attach_to(new_mount(kind, options, attributes)?, target)
+}
+
+/// A file system of its own, attached nowhere yet.
+fn new_mount(
+    kind: &str,
+    options: &[(&str, &str)],
+    attributes: MountAttrFlags,
+) -> anyhow::Result<OwnedFd> {
     let fs = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC).with_context(|| format!("fsopen {kind}"))?;
     for (key, value) in options {
         fsconfig_set_string(fs.as_fd(), *key, *value)
             .with_context(|| format!("{kind} {key}={value}"))?;
     }
     fsconfig_create(fs.as_fd()).with_context(|| format!("create {kind}"))?;
-    let mount = fsmount(fs.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)
-        .with_context(|| format!("mount {kind}"))?;
-    attach_to(mount, target)
+    fsmount(fs.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)
+        .with_context(|| format!("mount {kind}"))
 }
 
 /// Attaches below the working directory, refusing to follow a link that the tree may hold there.

@@ -6,18 +6,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use driver::Tombstone;
+use driver::{Ended, Tombstone};
 use futures_util::StreamExt;
-use jiff::Timestamp;
 use model::{EndReason, Result, SandboxId};
 
 use super::compute::Running;
-use super::end::TOMBSTONE;
-use super::layout;
 use super::stored::{End, Stored, Tomb};
 use super::{Entry, Inner, LinuxDriver};
-use crate::cgroup;
+use crate::incarnation;
 use crate::plan::RunRecord;
+use crate::pool::Disk;
 use crate::run_record;
 
 /// How many guests are spoken to at once.
@@ -47,7 +45,9 @@ impl LinuxDriver {
                 self.inner.live().insert(id, entry);
             }
         }
+        self.hold_orphans().await?;
         self.open_policies().await;
+        // The engine has yet to hear of what tombstones tell, so they go with the first sweep.
         self.collect_orphans().await?;
         Ok(())
     }
@@ -57,7 +57,8 @@ impl LinuxDriver {
         let mut entry = Entry {
             stored,
             running: None,
-            end_reason: end.map(|end| end.reason),
+            end_reason: end.as_ref().map(|end| end.reason),
+            ended: end.as_ref().and_then(|end| end.last.clone()).map(Ended::from),
             tombstone: None,
             launching: false,
         };
@@ -65,21 +66,27 @@ impl LinuxDriver {
             // Ended and noted: stopped. Neither run nor end: its create was never answered.
             return (id, end.is_some().then_some(entry));
         };
-        if let Some(running) = self.adopt_running(id, &record).await {
+        // A note of another incarnation is older than this one.
+        let stopping = end.filter(|end| end.stopping.as_ref() == Some(&record.incarnation));
+        let running = match &stopping {
+            // The predecessor was asked for it and died over it.
+            Some(_) => None,
+            None => self.adopt_running(id, &record).await,
+        };
+        if let Some(running) = running {
             entry.running = Some(running);
             entry.end_reason = None;
             return (id, Some(entry));
         }
-        let reason =
-            if end.is_some() { entry.end_reason } else { Some(self.inner.reason_of(&record)) };
-        let reason = reason.unwrap_or(EndReason::Unknown);
-        entry.end_reason = Some(reason);
         let inner = Arc::clone(&self.inner);
-        let noted = tokio::task::spawn_blocking(move || {
-            inner.clear(&id.bare(), &record);
-            inner.note_end(&id.bare(), reason)
-        });
-        if let Err(error) = noted.await.context("note the end").and_then(|noted| noted) {
+        let stopped_for = stopping.map(|end| end.reason);
+        let noted = tokio::task::spawn_blocking(move || inner.lay_down(id, &record, stopped_for));
+        let (reason, ended, noted) = match noted.await {
+            Ok(laid_down) => laid_down,
+            Err(error) => (EndReason::Unknown, None, Err(error.into())),
+        };
+        (entry.end_reason, entry.ended) = (Some(reason), ended);
+        if let Err(error) = noted {
             tracing::error!(sandbox.id = %id, error = format!("{error:#}"), "could not note an end");
         }
         (id, Some(entry))
@@ -87,19 +94,24 @@ impl LinuxDriver {
 
     /// The guest of a record, if it lives and proves to be the one.
     async fn adopt_running(&self, id: SandboxId, record: &RunRecord) -> Option<Running> {
-        if record.boot_id != self.inner.boot_id || !holds(&record.unified, record.pid) {
-            let _ = cgroup::kill(&record.unified);
+        if record.boot_id != self.inner.boot_id || !incarnation::holds(record) {
+            let _ = incarnation::kill(record);
             return None;
         }
         self.inner.slots().keep(record.uid_base);
         let running = self.attach(id, record.clone(), None).ok()?;
-        if cgroup::freeze_asked(&record.unified) {
+        if incarnation::freeze_asked(record) {
             // A paused guest cannot answer; its cgroup says who it is.
             return Some(running);
         }
         match tokio::time::timeout(HEALTH_TIMEOUT, running.guest.health()).await {
             Ok(Ok(health)) if health.nonce == record.nonce => Some(running),
-            answer => {
+            // Its cgroup, which nobody else can have, holds its process: it is the one, and busy.
+            Err(_) => {
+                tracing::warn!(sandbox.id = %id, "a guest of before is slow to answer");
+                Some(running)
+            }
+            Ok(answer) => {
                 tracing::warn!(sandbox.id = %id, ?answer, "a guest of before does not answer");
                 self.end_compute(id, running).await;
                 None
@@ -125,6 +137,26 @@ impl LinuxDriver {
 }
 
 impl Inner {
+    /// An incarnation that is not to live on: why it ended, what it used, whether that was noted.
+    fn lay_down(
+        &self,
+        id: SandboxId,
+        record: &RunRecord,
+        stopped_for: Option<EndReason>,
+    ) -> (EndReason, Option<Ended>, anyhow::Result<()>) {
+        let reason = stopped_for.unwrap_or_else(|| self.reason_of(record));
+        let bare = id.bare();
+        let killed = incarnation::kill(record).and_then(|()| incarnation::wait_until_gone(record));
+        let ended = self.ended(record);
+        self.clear(&bare, record);
+        let end = End { reason, stopping: None, last: Some(ended.clone().into()) };
+        let flushed = self.pool.sync(Disk::Workspace, &bare);
+        let same_boot = record.boot_id == self.boot_id;
+        let kept = if same_boot { self.keep_upper(&bare) } else { Ok(()) };
+        let noted = killed.and(flushed).and(kept).and_then(|()| self.note_end(&bare, &end));
+        (reason, Some(ended), noted)
+    }
+
     fn read_all(&self) -> anyhow::Result<Vec<Found>> {
         self.read_tombstones()?;
         let mut all = Vec::new();
@@ -151,12 +183,12 @@ impl Inner {
         let end: Option<End> = read_json(&self.layout.end(&bare))?;
         let stored: Option<Stored> = read_json(&self.layout.spec(&bare))?;
         let Some(stored) = stored.filter(|_| record.is_some() || end.is_some()) else {
-            if let Some(record) = record {
-                cgroup::kill(&record.unified)?;
-            }
+            self.end_recorded(&bare, &self.layout.run(&bare))?;
             self.move_to_deleting(&bare)?;
             return Ok(None);
         };
+        // A guest over its workspace that nobody holds any more.
+        self.end_recorded(&bare, &self.layout.maintenance(&bare))?;
         let stored = stored.opened(&self.sealer)?;
         Ok(Some(Found { id, stored, record, end }))
     }
@@ -164,11 +196,10 @@ impl Inner {
     fn read_tombstones(&self) -> anyhow::Result<()> {
         for entry in std::fs::read_dir(self.layout.tombstones()).context("list tombstones")? {
             let path = entry.context("list tombstones")?.path();
-            let Ok(Some(tomb)) = read_json::<Tomb>(&path) else { continue };
-            if Timestamp::now().duration_since(tomb.destroyed_at) > TOMBSTONE {
-                layout::forget(&path)?;
+            if path.extension().is_none_or(|extension| extension != "json") {
                 continue;
             }
+            let Ok(Some(tomb)) = read_json::<Tomb>(&path) else { continue };
             let tombstone = Tombstone { destroyed_at: tomb.destroyed_at, end_reason: tomb.reason };
             let bare = tomb.stored.spec.id.bare();
             // Written before the rename: finish what the predecessor began.
@@ -177,6 +208,7 @@ impl Inner {
                 end_reason: Some(tomb.reason),
                 stored: tomb.stored,
                 running: None,
+                ended: tomb.last.map(Ended::from),
                 tombstone: Some(tombstone),
                 launching: false,
             };
@@ -186,14 +218,7 @@ impl Inner {
     }
 }
 
-/// Whether `pid` is a member of the cgroup, which nobody else can have made it.
-fn holds(unified: &Path, pid: i32) -> bool {
-    let members = std::fs::read_to_string(unified.join("cgroup.procs")).unwrap_or_default();
-    let pid = pid.to_string();
-    members.lines().any(|line| line == pid)
-}
-
-fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> anyhow::Result<Option<T>> {
+pub(super) fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> anyhow::Result<Option<T>> {
     match std::fs::read(path) {
         Ok(text) => serde_json::from_slice(&text)
             .map(Some)

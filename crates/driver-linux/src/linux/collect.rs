@@ -1,33 +1,70 @@
 //! Finding and removing what nothing owns: after a crash, a failed launch, or a kernel that took its
 //! time. Takes no input but what exists, so the happy case, the retry and the restart are one path.
+//!
+//! What will not go now is told and tried again by the next sweep; it keeps nothing else from going,
+//! and no server from starting.
 
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
 use driver::Collected;
 use jiff::Timestamp;
-use model::Result;
+use model::{Result, SandboxId};
 
 use super::{Inner, LinuxDriver, layout};
-use crate::cgroup;
+use crate::cgroup::{self, Removed};
+use crate::incarnation::wait_until_empty;
+use crate::pool::Disk;
+
+/// What was nobody's at the last look. Something goes when it was nobody's twice: what ended between
+/// two looks is somebody's by the second.
+#[derive(Default)]
+pub(super) struct Suspects {
+    incarnations: BTreeSet<String>,
+    files: BTreeSet<PathBuf>,
+}
 
 impl LinuxDriver {
     pub(super) async fn collect_orphans(&self) -> Result<Collected> {
         let inner = Arc::clone(&self.inner);
         let collected = tokio::task::spawn_blocking(move || inner.collect());
-        Ok(collected.await.context("collect")??)
+        Ok(collected.await.context("collect")?)
+    }
+
+    /// Apart, because a server that starts has yet to hear of what happened to its predecessor's.
+    pub(super) async fn forget_tombstones(&self) -> Result<()> {
+        let inner = Arc::clone(&self.inner);
+        let forgotten = tokio::task::spawn_blocking(move || inner.collect_tombstones());
+        Ok(forgotten.await.context("forget tombstones")??)
+    }
+
+    /// Before anybody uses anything: the uids of guests that nobody owns are not given out again.
+    pub(super) async fn hold_orphans(&self) -> Result<()> {
+        let inner = Arc::clone(&self.inner);
+        let held = tokio::task::spawn_blocking(move || {
+            let owned = inner.owned_incarnations();
+            for incarnation in inner.hierarchy.leaves()?.difference(&owned) {
+                if let Some(uid_base) = cgroup::owner(&inner.hierarchy.leaf(incarnation)) {
+                    inner.slots().hold(incarnation, uid_base);
+                }
+            }
+            anyhow::Ok(())
+        });
+        Ok(held.await.context("hold uids")??)
     }
 }
 
 impl Inner {
-    fn collect(&self) -> anyhow::Result<Collected> {
+    fn collect(&self) -> Collected {
         let mut collected = Collected::default();
-        collected.disks += self.collect_warm()?;
+        collected.disks += told("collect the warm pool", self.collect_warm());
         self.warm().wake();
-        self.collect_cgroups(&mut collected)?;
-        self.collect_deleting(&mut collected)?;
-        self.collect_disks(&mut collected)?;
-        self.collect_tombstones()?;
+        told("collect cgroups", self.collect_cgroups(&mut collected));
+        collected.disks += told("collect deletions", self.collect_deleting());
+        collected.disks += told("collect disks", self.collect_disks());
+        told("collect files", self.collect_files());
         let in_use = |name: &model::TemplateName, digest: &str| {
             let live = self.live();
             let uses = |entry: &super::Entry| {
@@ -35,12 +72,11 @@ impl Inner {
             };
             live.values().any(uses)
         };
-        self.templates.collect(&in_use).map_err(anyhow::Error::from)?;
-        Ok(collected)
+        let templates = self.templates.collect(&in_use).map_err(anyhow::Error::from);
+        told("collect templates", templates.map(drop));
+        collected
     }
 
-    /// A leaf goes when it was nobody's in two sweeps: a launch that ended between two looks is
-    /// somebody's by the second.
     fn collect_cgroups(&self, collected: &mut Collected) -> anyhow::Result<()> {
         let mut orphans = self.hierarchy.leaves()?;
         for owned in self.keeper.busy().map_err(anyhow::Error::from)? {
@@ -49,49 +85,113 @@ impl Inner {
         for owned in self.owned_incarnations() {
             orphans.remove(&owned);
         }
-        let suspects = std::mem::replace(&mut *self.suspects(), orphans.clone());
+        let suspects = std::mem::replace(&mut self.suspects().incarnations, orphans.clone());
         for incarnation in orphans.intersection(&suspects) {
-            let leaf = self.hierarchy.leaf(incarnation);
-            if cgroup::is_populated(&leaf.unified) {
-                cgroup::kill(&leaf.unified)?;
-                collected.processes += 1;
+            if let Err(error) = self.collect_cgroup(incarnation, collected) {
+                left(incarnation, &error);
             }
-            collected.cgroups += cgroup::remove(&leaf.unified, &leaf.legacy);
         }
         Ok(())
     }
 
-    fn owned_incarnations(&self) -> Vec<String> {
-        let mut owned = self.warm().incarnations();
-        owned.extend(self.maintained().iter().cloned());
+    fn collect_cgroup(&self, incarnation: &str, collected: &mut Collected) -> anyhow::Result<()> {
+        let leaf = self.hierarchy.leaf(incarnation);
+        let Some(unified) = &leaf.unified else { return Ok(()) };
+        if cgroup::is_populated(unified) {
+            cgroup::kill(unified)?;
+            collected.processes += 1;
+            wait_until_empty(unified)?;
+        }
+        match cgroup::remove_leaf(unified, &leaf.legacy) {
+            Removed::Now => collected.cgroups += 1,
+            Removed::Before => {}
+            Removed::Not => return Ok(()),
+        }
+        self.slots().let_go(incarnation);
+        Ok(())
+    }
+
+    fn owned_incarnations(&self) -> BTreeSet<String> {
+        let mut owned: BTreeSet<String> = self.warm().incarnations().into_iter().collect();
+        owned.extend(self.maintained().values().flatten().cloned());
         let live = self.live();
         let running = live.values().filter_map(|entry| entry.running.as_ref());
         owned.extend(running.map(|running| running.record.incarnation.clone()));
         owned
     }
 
-    fn collect_deleting(&self, collected: &mut Collected) -> anyhow::Result<()> {
-        for entry in std::fs::read_dir(self.layout.deleting()).context("list deleting")? {
-            let name = entry.context("list deleting")?.file_name();
-            self.finish_delete(&name.to_string_lossy())?;
-            collected.disks += 1;
-        }
-        Ok(())
-    }
-
-    fn collect_disks(&self, collected: &mut Collected) -> anyhow::Result<()> {
-        for bare in self.pool.sandboxes()? {
-            let known = bare.parse::<model::SandboxId>().is_ok_and(|id| {
-                self.warm().owns(id)
-                    || self.live().get(&id).is_some_and(|entry| entry.tombstone.is_none())
-            });
-            // A directory without a place in the map is one that could not be read: keep its disks.
-            if !known && !self.layout.sandbox(&bare).exists() && !bare.ends_with("-m") {
-                self.finish_delete(&bare)?;
-                collected.disks += 1;
+    fn collect_deleting(&self) -> anyhow::Result<u32> {
+        let mut removed = 0;
+        for name in names_in(&self.layout.deleting())? {
+            match self.finish_delete(&name) {
+                Ok(()) => removed += 1,
+                Err(error) => left(&name, &error),
             }
         }
-        Ok(())
+        Ok(removed)
+    }
+
+    fn collect_disks(&self) -> anyhow::Result<u32> {
+        let mut removed = 0;
+        for name in self.pool.sandboxes()? {
+            if self.owns_disk(&name) {
+                continue;
+            }
+            let gone = match name.strip_suffix("-m") {
+                // Busy while its guest lives, which has no cgroup that is ours for long.
+                Some(_) => self.pool.remove(Disk::Upper, &name),
+                None => self.finish_delete(&name),
+            };
+            match gone {
+                Ok(()) => removed += 1,
+                Err(error) => left(&name, &error),
+            }
+        }
+        Ok(removed)
+    }
+
+    fn owns_disk(&self, name: &str) -> bool {
+        if let Some(bare) = name.strip_suffix("-m") {
+            return self.maintained().contains_key(bare);
+        }
+        let lives =
+            |id: SandboxId| self.live().get(&id).is_some_and(|entry| entry.tombstone.is_none());
+        // A directory without a place in the map is one that could not be read: keep its disks.
+        name.parse().is_ok_and(|id| self.warm().owns(id) || lives(id))
+            || self.layout.sandbox(name).exists()
+    }
+
+    /// Sockets and notes of guests that are gone, and what a crash left half written.
+    fn collect_files(&self) -> anyhow::Result<()> {
+        let mut strays = BTreeSet::new();
+        let sockets = self.layout.socket("");
+        for name in names_in(&sockets)? {
+            let bare = name.strip_suffix("-m").unwrap_or(&name);
+            if bare.parse::<SandboxId>().is_ok() && !self.has_guest(bare) {
+                strays.insert(sockets.join(name));
+            }
+        }
+        let owned = self.owned_incarnations();
+        for name in names_in(&self.layout.exit_note(""))? {
+            if !owned.contains(&name) {
+                strays.insert(self.layout.exit_note(&name));
+            }
+        }
+        for name in names_in(&self.layout.tombstones())? {
+            if name.ends_with(".tmp") {
+                strays.insert(self.layout.tombstones().join(name));
+            }
+        }
+        let suspects = std::mem::replace(&mut self.suspects().files, strays.clone());
+        strays.intersection(&suspects).try_for_each(|stray| layout::forget(stray))
+    }
+
+    fn has_guest(&self, bare: &str) -> bool {
+        let Ok(id) = bare.parse::<SandboxId>() else { return false };
+        let runs = |entry: &super::Entry| entry.running.is_some() || entry.launching;
+        self.warm().owns(id)
+            || self.maintained().contains_key(bare)
+            || self.live().get(&id).is_some_and(runs)
     }
 
     fn collect_tombstones(&self) -> anyhow::Result<()> {
@@ -106,4 +206,22 @@ impl Inner {
         }
         Ok(())
     }
+}
+
+/// Something that could not be collected: the next sweep tries again.
+pub(super) fn left(name: &str, error: &anyhow::Error) {
+    tracing::warn!(name, error = format!("{error:#}"), "left for the next sweep");
+}
+
+fn told<T: Default>(what: &str, outcome: anyhow::Result<T>) -> T {
+    outcome.unwrap_or_else(|error| {
+        tracing::warn!(error = format!("{error:#}"), "could not {what}");
+        T::default()
+    })
+}
+
+fn names_in(dir: &Path) -> anyhow::Result<Vec<String>> {
+    let entries = std::fs::read_dir(dir).with_context(|| format!("list {}", dir.display()))?;
+    let names = entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
+    names.collect::<std::io::Result<_>>().with_context(|| format!("list {}", dir.display()))
 }

@@ -7,19 +7,21 @@ use std::time::Duration;
 
 use anyhow::Context;
 use driver::{Launch, Observed, Update};
-use guest_proto::{Address, Guest, GuestError, Init};
+use guest_proto::{Address, ExecStart, Guest, GuestError, Init};
 use model::{EndReason, Error, Policy, Result, SandboxId};
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::layout;
 use super::order::{Order, Place, environment, not_built};
-use super::stored::Stored;
+use super::stored::{End, Stored};
 use super::{Entry, Inner, LinuxDriver, bare, existing};
 use crate::cgroup;
-use crate::egress::Sockets;
-use crate::egress::{Access, EgressHandle};
+use crate::egress::{Access, EgressHandle, Sockets};
+use crate::incarnation;
 use crate::plan::RunRecord;
 use crate::pool::Disk;
+use crate::template::Built;
 
 /// How long a fresh guest may take to answer.
 const GUEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -47,6 +49,15 @@ impl LinuxDriver {
         let built = self.inner.templates.get(&spec.template)?;
         let built = built.ok_or_else(|| not_built(&spec))?;
         let stored = Stored::new(spec, built.template.digest.clone());
+        self.create_on(stored, built, policy).await
+    }
+
+    pub(super) async fn create_on(
+        &self,
+        stored: Stored,
+        built: Built,
+        policy: Policy,
+    ) -> Result<Observed> {
         let id = stored.spec.id;
         if self.inner.warm().is_taken(id) {
             return self.create_from_warm(stored, built, policy).await;
@@ -59,7 +70,11 @@ impl LinuxDriver {
         // The launch does not wait for the disk, nor the disk for the launch: the answer does.
         let saved = self.save_in_background(stored);
         let place = Place { dir: self.inner.layout.sandbox(&id.bare()), fresh: true };
+        let program = order.built.start.clone();
         let launched = self.launch(order, place).await;
+        if let Ok(running) = &launched {
+            start_program(running, program).await;
+        }
         let saved = saved.await.context("write the spec").map_err(Error::from);
         self.settle_create(id, launched, saved).await
     }
@@ -103,31 +118,36 @@ impl LinuxDriver {
         let built = self.inner.templates.get_digest(&spec.template, digest)?;
         let built = built.ok_or_else(|| not_built(spec))?;
         let order = self.inner.order(stored, built, policy)?;
-        let uid_base = order.uid_base;
-        if let Some(entry) = self.inner.live().get_mut(&id) {
-            entry.launching = true;
-        }
+        self.inner.edit(id, |entry| entry.launching = true);
         let place = Place { dir: self.inner.layout.sandbox(&id.bare()), fresh: false };
+        let program = order.built.start.clone();
         match self.launch(order, place).await {
-            Ok(running) => self.put(id, running),
+            Ok(running) => {
+                start_program(&running, program).await;
+                self.put(id, running)
+            }
             Err(error) => {
-                self.inner.slots().give_back(uid_base);
-                if let Some(entry) = self.inner.live().get_mut(&id) {
-                    entry.launching = false;
-                }
+                self.inner.edit(id, |entry| entry.launching = false);
                 Err(error)
             }
         }
     }
 
-    /// From an order to a guest that answers. On failure no process and no cgroup is left.
+    /// From an order to a guest that answers. On failure no process, no cgroup and no claim on uids is
+    /// left.
     pub(super) async fn launch(&self, order: Order, place: Place) -> Result<Running> {
         let id = order.stored.spec.id;
         let env = environment(&order.built, &order.stored.spec);
         let policy = order.policy.clone();
         let inner = Arc::clone(&self.inner);
-        let task = tokio::task::spawn_blocking(move || inner.launch_blocking(&order, &place));
-        let (record, sockets) = task.await.context("launch")??;
+        let (tell, told) = oneshot::channel();
+        // Beside the caller, who may have been told that it takes too long: then nobody wants it.
+        self.inner.tasks.spawn_blocking(move || {
+            if let Err(Ok((record, _))) = tell.send(inner.launch_or_undo(&order, &place)) {
+                inner.abandon(&id.bare(), &place.dir.join("run.json"), record.uid_base);
+            }
+        });
+        let (record, sockets) = told.await.context("launch")??;
         let running = self.attach(id, record, sockets.map(|sockets| (sockets, policy)))?;
         match self.greet(&running, env).await {
             Ok(()) => Ok(running),
@@ -155,19 +175,24 @@ impl LinuxDriver {
         let ending = Arc::new(AtomicBool::new(false));
         let dead = CancellationToken::new();
         let running = Running { record, guest, egress, ending, dead };
-        self.watch(id, &running)?;
+        if let Err(error) = self.watch(id, &running) {
+            let _ = incarnation::kill(&running.record);
+            let _ = incarnation::wait_until_gone(&running.record);
+            self.inner.clear(&id.bare(), &running.record);
+            return Err(error);
+        }
         Ok(running)
     }
 
-    /// The first words with a guest: prove that it is ours, then its environment.
+    /// The first words with a guest: its environment, and the proof that it is ours.
     async fn greet(&self, running: &Running, env: BTreeMap<String, String>) -> Result<()> {
         let greeting = async {
-            let health = running.guest.health().await?;
+            let init = Init { env_vars: Some(env), ..Init::default() };
+            let health = running.guest.init(&init).await?;
             if health.nonce != running.record.nonce {
                 return Err(GuestError::Protocol("another guest answers".to_owned()));
             }
-            let init = Init { env_vars: Some(env), ..Init::default() };
-            running.guest.init(&init).await
+            Ok(())
         };
         tokio::select! {
             greeted = tokio::time::timeout(GUEST_TIMEOUT, greeting) => match greeted {
@@ -186,21 +211,28 @@ impl LinuxDriver {
         let entry = live.get_mut(&id).ok_or_else(|| Error::no_sandbox(id))?;
         entry.launching = false;
         entry.end_reason = None;
+        entry.ended = None;
         entry.running = Some(running);
         Ok(entry.observed())
     }
 
     pub(super) async fn stop_sandbox(&self, id: SandboxId, reason: EndReason) -> Result<()> {
         self.inner.stored(id)?;
-        let Some(running) = self.take_running(id) else { return Ok(()) };
-        self.terminate(&running).await;
-        self.end_compute(id, running).await;
+        if let Some(running) = self.take_running(id) {
+            self.inner.begin_stop(id, &running.record, reason);
+            self.terminate(&running).await;
+            self.kill_compute(id, &running).await;
+            let ended = self.inner.ended(&running.record);
+            self.inner.edit(id, |entry| entry.ended = Some(ended));
+            self.clear_up(id, running).await;
+        } else if !self.inner.layout.run(&id.bare()).exists() {
+            // Otherwise an earlier stop could not be finished.
+            return Ok(());
+        }
         let inner = Arc::clone(&self.inner);
         let task = tokio::task::spawn_blocking(move || inner.finish_stop(id, reason));
         task.await.context("stop")??;
-        if let Some(entry) = self.inner.live().get_mut(&id) {
-            entry.end_reason = Some(reason);
-        }
+        self.inner.edit(id, |entry| entry.end_reason = Some(reason));
         Ok(())
     }
 
@@ -219,6 +251,7 @@ impl LinuxDriver {
                 running.ok_or_else(|| Error::wrong_state(format!("sandbox {id} does not run")))?;
             running.record.unified.clone()
         };
+        let unified = unified.context("this host gives us no control group to pause with")?;
         cgroup::freeze(&unified, on)?;
         // The kernel stops processes within microseconds, unless one is in an uninterruptible wait.
         for _ in 0..200 {
@@ -283,6 +316,19 @@ impl LinuxDriver {
     }
 }
 
+/// Starts what the template or image runs in the background. A program that does not start is the
+/// image's own affair; its output is kept as that of any command.
+pub(super) async fn start_program(running: &Running, program: Vec<String>) {
+    if program.is_empty() {
+        return;
+    }
+    let start =
+        ExecStart { id: "start".into(), argv: program, detached: true, ..ExecStart::default() };
+    if let Err(error) = running.guest.exec(&start).await {
+        tracing::info!(incarnation = running.record.incarnation, %error, "no start program");
+    }
+}
+
 impl Inner {
     /// Enters a new sandbox in the map, so that nobody else takes its id and `collect` leaves what
     /// is being made alone.
@@ -301,6 +347,7 @@ impl Inner {
                 stored: stored.clone(),
                 running: None,
                 end_reason: None,
+                ended: None,
                 tombstone: None,
                 launching: true,
             },
@@ -332,12 +379,22 @@ impl Inner {
         layout::write_json(&self.layout.spec(&bare(&stored.spec)), &sealed)
     }
 
+    /// A server that dies from here on leaves word that this was a stop. A full disk does not keep
+    /// anybody from stopping.
+    fn begin_stop(&self, id: SandboxId, record: &RunRecord, reason: EndReason) {
+        let stopping = Some(record.incarnation.clone());
+        let end = End { reason, stopping, last: None };
+        if let Err(error) = layout::write_whole(&self.layout.end(&id.bare()), &end) {
+            tracing::warn!(sandbox.id = %id, error = format!("{error:#}"), "could not note a stop");
+        }
+    }
+
     /// The workspace is on the disk, then the reason is, then the run record goes.
-    fn finish_stop(&self, id: SandboxId, reason: EndReason) -> anyhow::Result<()> {
+    pub(super) fn finish_stop(&self, id: SandboxId, reason: EndReason) -> anyhow::Result<()> {
         let bare = id.bare();
         self.pool.sync(Disk::Workspace, &bare)?;
-        std::fs::write(self.pool.path(Disk::Upper, &bare).join("boot"), &self.boot_id)
-            .context("note the boot")?;
-        self.note_end(&bare, reason)
+        self.keep_upper(&bare)?;
+        let last = self.live().get(&id).and_then(|entry| entry.ended.clone());
+        self.note_end(&bare, &End { reason, stopping: None, last: last.map(Into::into) })
     }
 }

@@ -5,8 +5,18 @@ use std::path::PathBuf;
 
 use model::{Policy, PolicyName, TemplateName};
 
+use super::fence::Fence;
 use crate::egress::EgressConfig;
 use crate::pool::DiskConfig;
+use crate::template::ImageAccess;
+
+/// Which images are pulled for sandboxes, and how.
+#[derive(Debug, Clone, Default)]
+pub struct ImageSettings {
+    pub access: ImageAccess,
+    /// What owners other than the operator may have: `ghcr.io`, `ghcr.io/acme`, `*`.
+    pub allowed_registries: Vec<String>,
+}
 
 /// Settings of the driver.
 #[derive(Debug)]
@@ -22,8 +32,13 @@ pub struct LinuxConfig {
     pub egress: EgressConfig,
     /// How many sandboxes of which templates wait for somebody to want one.
     pub warm: BTreeMap<TemplateName, usize>,
+    /// The template `host` lets programs make namespaces of their own.
+    pub host_nesting: bool,
+    pub images: ImageSettings,
     /// Where uid ranges of all instances on this host are claimed.
     pub runtime_dir: PathBuf,
+    /// Asked before anything is changed.
+    pub fence: Fence,
 }
 
 impl LinuxConfig {
@@ -37,7 +52,10 @@ impl LinuxConfig {
             policies: BTreeMap::new(),
             egress: EgressConfig::default(),
             warm: BTreeMap::new(),
+            host_nesting: false,
+            images: ImageSettings::default(),
             runtime_dir: PathBuf::from("/run/bastide"),
+            fence: Fence::default(),
         }
     }
 }

@@ -30,6 +30,11 @@ impl Layout {
             "run/exits",
             "warm",
             "run/etc/etc",
+            // What is mounted has a place in every root, whatever an image has there: a link, perhaps.
+            "run/etc/dev",
+            "run/etc/proc",
+            "run/etc/sys",
+            "run/etc/workspace",
         ] {
             let dir = layout.root.join(dir);
             fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
@@ -41,6 +46,12 @@ impl Layout {
         crate::launcher::root::make_mount_points(&layout.mount_point())?;
         layout.write_etc()?;
         Ok(layout)
+    }
+
+    /// Of a data directory that somebody else made, and looks after.
+    pub(crate) fn existing(root: &Path) -> anyhow::Result<Self> {
+        let root = fs::canonicalize(root).with_context(|| format!("find {}", root.display()))?;
+        Ok(Self { root })
     }
 
     pub(crate) fn root(&self) -> &Path {
@@ -91,8 +102,18 @@ impl Layout {
         self.sandbox(bare).join("run.json")
     }
 
+    /// The run record of a guest over the workspace of a stopped sandbox.
+    pub(crate) fn maintenance(&self, bare: &str) -> PathBuf {
+        self.sandbox(bare).join("maintenance.json")
+    }
+
     pub(crate) fn end(&self, bare: &str) -> PathBuf {
         self.sandbox(bare).join("end.json")
+    }
+
+    /// Locked by servers without the lease while they use the sandbox.
+    pub(crate) fn in_use(&self, bare: &str) -> PathBuf {
+        self.sandbox(bare).join("in-use")
     }
 
     pub(crate) fn warm_dir(&self) -> PathBuf {
@@ -134,8 +155,8 @@ impl Layout {
 
     fn write_etc(&self) -> anyhow::Result<()> {
         let etc = self.etc_layer();
-        for dir in [&etc, &etc.join("etc")] {
-            fs::set_permissions(dir, PermissionsExt::from_mode(0o755))?;
+        for dir in ["", "etc", "dev", "proc", "sys", "workspace"] {
+            fs::set_permissions(etc.join(dir), PermissionsExt::from_mode(0o755))?;
         }
         let hosts = format!("127.0.0.1 localhost {HOSTNAME}\n::1 localhost\n");
         let resolver = "nameserver 127.0.0.1\noptions timeout:5 attempts:1\n";

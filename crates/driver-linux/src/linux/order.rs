@@ -34,7 +34,21 @@ impl Inner {
         Ok(Order { stored, built, policy, uid_base })
     }
 
-    pub(super) fn launch_blocking(
+    /// A launch of which nothing is left when it fails.
+    pub(super) fn launch_or_undo(
+        &self,
+        order: &Order,
+        place: &Place,
+    ) -> Result<(RunRecord, Option<Sockets>)> {
+        let launched = self.launch_blocking(order, place);
+        if launched.is_err() {
+            let bare = bare(&order.stored.spec);
+            self.abandon(&bare, &place.dir.join("run.json"), order.uid_base);
+        }
+        launched
+    }
+
+    fn launch_blocking(
         &self,
         order: &Order,
         place: &Place,
@@ -42,7 +56,7 @@ impl Inner {
         let bare = bare(&order.stored.spec);
         std::fs::create_dir_all(&place.dir).context("make the sandbox's directory")?;
         if place.fresh {
-            let user = user_id(&order.built.template.user);
+            let user = self.privilege.on_disk(order.built.uid);
             self.pool.create(&bare, order.stored.spec.limits.disk_gb, user)?;
         } else {
             self.ready_upper(order, &bare)?;
@@ -81,7 +95,8 @@ impl Inner {
         plan.root.upper = self.pool.path(Disk::Upper, bare);
         plan.root.volatile = order.is_volatile();
         plan.workspace = self.pool.path(Disk::Workspace, bare);
-        plan.guest.binary.clone_from(&self.guest_program);
+        plan.guest.binary.clone_from(&self.guest_programs.guest);
+        plan.guest.agents = Some(self.guest_programs.agents.clone());
         plan.egress = !order.policy.is_closed();
         plan.record = record;
         Ok(plan)
@@ -118,13 +133,16 @@ pub(crate) fn plan_of(
         },
         workspace: PathBuf::new(),
         limits,
+        io: None,
         guest: GuestPlan {
             binary: PathBuf::new(),
+            agents: None,
             socket: layout.socket(name),
             user: built.template.user.clone(),
-            workdir: "/workspace".to_owned(),
+            workdir: built.workdir.clone().unwrap_or_else(|| "/workspace".to_owned()),
             hostname: HOSTNAME.to_owned(),
             no_new_privs: !built.sudo,
+            nesting: built.nesting,
         },
         egress: false,
         record: PathBuf::new(),
@@ -147,9 +165,4 @@ pub(super) fn not_built(spec: &SandboxSpec) -> Error {
             spec.template, spec.template
         ),
     }
-}
-
-/// Ours all have `user` at 1000; the workspace of any other account belongs to root.
-pub(crate) fn user_id(user: &str) -> u32 {
-    if user == "user" { 1000 } else { 0 }
 }

@@ -2,12 +2,15 @@
 //! creating a file, so that two instances never give out the same range; the file outlives the server
 //! because its guests do.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use model::{Error, Result};
+
+use crate::privilege::Privilege;
 
 const RANGE: u32 = 65_536;
 /// First uid of the first block; far above what login and subuid allocators hand out.
@@ -17,16 +20,28 @@ const BLOCKS: u32 = 28;
 
 #[derive(Debug)]
 pub(crate) struct Slots {
-    file: PathBuf,
+    /// The claim on the block; `None` where the ids are nobody else's.
+    file: Option<PathBuf>,
     base: u32,
+    /// From one sandbox's to the next.
+    stride: u32,
     used: Vec<bool>,
     /// Where to look next, so that a range is not used again at once.
     next: usize,
+    /// Ranges of incarnations that do not die, until their cgroup is gone.
+    held: BTreeMap<String, u32>,
 }
 
 impl Slots {
     /// Takes the block that this instance had, or a free one.
     pub(crate) fn open(runtime: &Path, data_dir: &Path, instance: &str) -> anyhow::Result<Self> {
+        match Privilege::current() {
+            Privilege::Host => Self::claim(runtime, data_dir, instance),
+            Privilege::Namespace { ids } => Ok(Self::in_namespace(ids)),
+        }
+    }
+
+    fn claim(runtime: &Path, data_dir: &Path, instance: &str) -> anyhow::Result<Self> {
         let dir = runtime.join("uids");
         fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
         let ours = format!("{instance} {}", data_dir.display());
@@ -46,10 +61,20 @@ impl Slots {
                 let base = FIRST + block * SLOTS_PER_BLOCK * RANGE;
                 let file = dir.join(block.to_string());
                 let used = vec![false; usize::try_from(SLOTS_PER_BLOCK)?];
-                return Ok(Self { file, base, used, next: 0 });
+                let held = BTreeMap::new();
+                return Ok(Self { file: Some(file), base, stride: RANGE, used, next: 0, held });
             }
         }
         bail!("all {BLOCKS} blocks of uid ranges are taken (see {})", dir.display())
+    }
+
+    /// In a user namespace all sandboxes have the same ids. What differs is which of them makes its
+    /// user namespace, because that is whom the kernel counts for what is used in there.
+    fn in_namespace(ids: u32) -> Self {
+        const MAKERS: u32 = 60_000;
+        let (base, stride) = if ids > MAKERS + SLOTS_PER_BLOCK { (MAKERS, 1) } else { (0, 0) };
+        let (used, held) = (vec![false; 2048], BTreeMap::new());
+        Self { file: None, base, stride, used, next: 0, held }
     }
 
     /// A free range's first uid.
@@ -58,9 +83,9 @@ impl Slots {
         for step in 0..count {
             let slot = (self.next + step) % count;
             if !self.used[slot] {
-                self.used[slot] = true;
+                self.used[slot] = self.stride > 0;
                 self.next = slot + 1;
-                return Ok(self.base + u32::try_from(slot).expect("at most 2048") * RANGE);
+                return Ok(self.base + u32::try_from(slot).expect("at most 2048") * self.stride);
             }
         }
         Err(Error::NoCapacity { detail: format!("this host runs {count} sandboxes already") })
@@ -79,13 +104,34 @@ impl Slots {
         }
     }
 
+    /// Keeps the range of an incarnation that nobody owns but whose processes may live.
+    pub(crate) fn hold(&mut self, incarnation: &str, uid_base: u32) {
+        self.keep(uid_base);
+        self.held.insert(incarnation.to_owned(), uid_base);
+    }
+
+    /// The cgroup of an incarnation is gone, and so are its processes.
+    pub(crate) fn let_go(&mut self, incarnation: &str) {
+        if let Some(uid_base) = self.held.remove(incarnation) {
+            self.give_back(uid_base);
+        }
+    }
+
+    /// Ranges that are given out now.
+    pub(crate) fn in_use(&self) -> usize {
+        self.used.iter().filter(|used| **used).count()
+    }
+
     /// Lets other instances have the block; only when nothing of ours runs.
     pub(crate) fn release_block(&self) {
-        let _ = fs::remove_file(&self.file);
+        if let Some(file) = &self.file {
+            let _ = fs::remove_file(file);
+        }
     }
 
     fn slot_of(&self, uid_base: u32) -> Option<usize> {
-        let slot = usize::try_from(uid_base.checked_sub(self.base)? / RANGE).ok()?;
+        let slot =
+            usize::try_from(uid_base.checked_sub(self.base)?.checked_div(self.stride)?).ok()?;
         (slot < self.used.len()).then_some(slot)
     }
 }
@@ -130,13 +176,13 @@ mod tests {
     fn two_instances_never_share_a_range_and_one_gets_its_own_back() {
         let root = tempfile::tempdir().unwrap();
         let (a, b) = (instance(root.path(), "a"), instance(root.path(), "b"));
-        let mut first = Slots::open(root.path(), &a, "a").unwrap();
-        let mut second = Slots::open(root.path(), &b, "b").unwrap();
+        let mut first = Slots::claim(root.path(), &a, "a").unwrap();
+        let mut second = Slots::claim(root.path(), &b, "b").unwrap();
         let ranges: Vec<u32> = (0..10).map(|_| first.take().unwrap()).collect();
         for _ in 0..10 {
             assert!(!ranges.contains(&second.take().unwrap()));
         }
-        let mut again = Slots::open(root.path(), &a, "a").unwrap();
+        let mut again = Slots::claim(root.path(), &a, "a").unwrap();
         assert_eq!(again.base, first.base);
         again.keep(ranges[0]);
         assert_ne!(again.take().unwrap(), ranges[0]);
@@ -146,16 +192,28 @@ mod tests {
     fn the_block_of_a_deleted_instance_is_taken_over() {
         let root = tempfile::tempdir().unwrap();
         let (a, b) = (instance(root.path(), "a"), instance(root.path(), "b"));
-        let first = Slots::open(root.path(), &a, "a").unwrap();
+        let first = Slots::claim(root.path(), &a, "a").unwrap();
         fs::remove_dir_all(&a).unwrap();
-        assert_eq!(Slots::open(root.path(), &b, "b").unwrap().base, first.base);
+        assert_eq!(Slots::claim(root.path(), &b, "b").unwrap().base, first.base);
+    }
+
+    #[test]
+    fn in_a_namespace_each_sandbox_has_a_maker_of_its_own_where_there_are_ids_for_it() {
+        let mut many = Slots::in_namespace(65_537);
+        let first = many.take().unwrap();
+        assert_eq!((first, many.take().unwrap()), (60_000, 60_001));
+        many.give_back(first);
+        many.keep(60_001);
+        let mut one = Slots::in_namespace(1);
+        assert_eq!((one.take().unwrap(), one.take().unwrap()), (0, 0));
+        one.give_back(0);
     }
 
     #[test]
     fn a_full_block_says_so() {
         let root = tempfile::tempdir().unwrap();
         let a = instance(root.path(), "a");
-        let mut slots = Slots::open(root.path(), &a, "a").unwrap();
+        let mut slots = Slots::claim(root.path(), &a, "a").unwrap();
         let all: std::collections::BTreeSet<u32> =
             (0..SLOTS_PER_BLOCK).map(|_| slots.take().unwrap()).collect();
         assert_eq!(all.len(), 2048);

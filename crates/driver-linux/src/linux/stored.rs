@@ -10,6 +10,7 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use chacha20poly1305::aead::Aead;
 use chacha20poly1305::{KeyInit, XChaCha20Poly1305, XNonce};
+use driver::Ended;
 use model::{EndReason, SandboxSpec};
 use serde::{Deserialize, Serialize};
 
@@ -26,10 +27,24 @@ pub(super) struct Stored {
     sealed_env: Option<String>,
 }
 
-/// Why the last compute ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// Why the last compute ended, or is being ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct End {
     pub(super) reason: EndReason,
+    /// The incarnation that a stop is under way for: a server that finds it finishes the stop.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) stopping: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) last: Option<Last>,
+}
+
+/// What is billed of compute that ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Last {
+    incarnation: String,
+    started_at: jiff::Timestamp,
+    ended_at: jiff::Timestamp,
+    cpu_usec: u64,
 }
 
 /// What is left of a destroyed sandbox for a minute (ruling 7).
@@ -38,6 +53,22 @@ pub(super) struct Tomb {
     pub(super) stored: Stored,
     pub(super) destroyed_at: jiff::Timestamp,
     pub(super) reason: EndReason,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) last: Option<Last>,
+}
+
+impl From<Ended> for Last {
+    fn from(ended: Ended) -> Self {
+        let Ended { incarnation, started_at, ended_at, cpu_usec } = ended;
+        Self { incarnation, started_at, ended_at, cpu_usec }
+    }
+}
+
+impl From<Last> for Ended {
+    fn from(last: Last) -> Self {
+        let Last { incarnation, started_at, ended_at, cpu_usec } = last;
+        Self { incarnation, started_at, ended_at, cpu_usec }
+    }
 }
 
 impl Stored {

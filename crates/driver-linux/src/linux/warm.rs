@@ -5,6 +5,8 @@
 //! once: taken from the queue, it is claimed by `create` or destroyed.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::io::Write as _;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,11 +20,11 @@ use model::{
 };
 use tokio::sync::Notify;
 
-use super::compute::Running;
+use super::collect::left;
+use super::compute::{Running, start_program};
 use super::order::{Place, environment};
 use super::stored::Stored;
-use super::{Inner, LinuxDriver};
-use crate::cgroup;
+use super::{Inner, LinuxDriver, layout};
 use crate::pool::Disk;
 use crate::template::Built;
 
@@ -214,15 +216,20 @@ impl LinuxDriver {
         let digest = built.template.digest.clone();
         let stored = Stored::new(placeholder(id, template, limits), digest.clone());
         let order = self.inner.order(stored, built, Policy::none())?;
-        let uid_base = order.uid_base;
         let place = Place { dir: self.inner.layout.warm(&id.bare()), fresh: true };
         match self.launch(order, place).await {
             Ok(running) => {
                 warm_up(&running).await;
-                Ok(Member { id, template: template.clone(), running, limits, digest })
+                let member = Member { id, template: template.clone(), running, limits, digest };
+                let inner = Arc::clone(&self.inner);
+                let reserved = tokio::task::spawn_blocking(move || inner.reserve_spec(id));
+                if let Err(error) = reserved.await.context("reserve the spec").flatten() {
+                    self.discard(member).await;
+                    return Err(error.into());
+                }
+                Ok(member)
             }
             Err(error) => {
-                self.inner.slots().give_back(uid_base);
                 let inner = Arc::clone(&self.inner);
                 let undone = tokio::task::spawn_blocking(move || inner.discard_files(id));
                 undone.await.context("undo")??;
@@ -260,14 +267,14 @@ impl LinuxDriver {
         let inner = Arc::clone(&self.inner);
         let saving = stored.clone();
         let had = member.limits;
-        let saved = tokio::task::spawn_blocking(move || {
-            inner.claim(&saving, &had)?;
-            inner.save_new(&saving)
-        });
+        let saved = tokio::task::spawn_blocking(move || inner.claim(&saving, &had));
         let init = Init { env_vars: Some(env), ..Init::default() };
         let told = member.running.guest.init(&init).await;
         let launched = match told {
-            Ok(()) => Ok(member.running),
+            Ok(_) => {
+                start_program(&member.running, built.start).await;
+                Ok(member.running)
+            }
             Err(error) => {
                 self.end_compute(id, member.running).await;
                 Err(Error::Internal(anyhow::Error::new(error).context("tell a warm guest")))
@@ -283,17 +290,23 @@ impl LinuxDriver {
 }
 
 impl Inner {
-    /// The rename that makes a member a sandbox, and the limits that it was asked with.
+    /// The limits that it was asked with, its spec, and the rename that makes a member a sandbox. A
+    /// server that dies before the rename left a member with half a spec, which the next one discards
+    /// unread: so the spec needs no rename of its own, and its name is on the disk since the filling.
     fn claim(&self, stored: &Stored, had: &Limits) -> anyhow::Result<()> {
         let bare = stored.spec.id.bare();
         let limits = &stored.spec.limits;
+        let spec = serde_json::to_vec(&stored.sealed(&self.sealer)?).context("encode")?;
+        let mut file =
+            std::fs::File::create(self.spec_of_member(&bare)).context("open the spec")?;
+        file.write_all(&spec).context("write the spec")?;
+        file.sync_data().context("flush the spec")?;
         std::fs::rename(self.layout.warm(&bare), self.layout.sandbox(&bare)).context("claim")?;
+        layout::sync_dir(&self.layout.sandboxes())?;
         if limits != had {
             let record = crate::run_record::read(&self.layout.run(&bare))?;
             let incarnation = record.context("no run record")?.incarnation;
-            for (file, value) in self.hierarchy.limit_writes(&incarnation, limits) {
-                cgroup::set(&file, &value)?;
-            }
+            self.hierarchy.limit(&incarnation, limits)?;
         }
         if limits.disk_gb != had.disk_gb {
             self.pool.set_limit(Disk::Workspace, &bare, limits.disk_gb)?;
@@ -301,12 +314,19 @@ impl Inner {
         Ok(())
     }
 
+    fn reserve_spec(&self, id: SandboxId) -> anyhow::Result<()> {
+        let path = self.spec_of_member(&id.bare());
+        std::fs::File::create(&path).context("reserve the spec")?;
+        layout::sync_dir(&self.layout.warm(&id.bare()))
+    }
+
+    fn spec_of_member(&self, bare: &str) -> PathBuf {
+        self.layout.warm(bare).join("spec.json")
+    }
+
     fn discard_files(&self, id: SandboxId) -> anyhow::Result<()> {
         let bare = id.bare();
-        let from = self.layout.warm(&bare);
-        if from.exists() {
-            std::fs::rename(&from, self.layout.deleting().join(&bare)).context("discard")?;
-        }
+        self.rename_to_deleting(&self.layout.warm(&bare), &bare)?;
         self.finish_delete(&bare)
     }
 
@@ -316,14 +336,12 @@ impl Inner {
         for entry in std::fs::read_dir(self.layout.warm_dir()).context("list the warm pool")? {
             let name = entry.context("list the warm pool")?.file_name();
             let Ok(id) = name.to_string_lossy().parse::<SandboxId>() else { continue };
-            if !self.warm().owns(id) {
-                if let Ok(Some(record)) =
-                    crate::run_record::read(&self.layout.warm(&id.bare()).join("run.json"))
-                {
-                    cgroup::kill(&record.unified)?;
-                }
-                self.discard_files(id)?;
-                removed += 1;
+            if self.warm().owns(id) {
+                continue;
+            }
+            match self.discard_files(id) {
+                Ok(()) => removed += 1,
+                Err(error) => left(&id.bare(), &error),
             }
         }
         Ok(removed)

@@ -7,22 +7,39 @@ use model::{Error, Limits, Result, TemplateName};
 use serde::Deserialize;
 
 /// The built-in definitions, in the order in which they are shown.
-const BUILT_IN: &[&str] = &[include_str!("../../../../templates/standard.toml")];
+const BUILT_IN: &[&str] = &[
+    include_str!("../../../../templates/standard.toml"),
+    include_str!("../../../../templates/browser.toml"),
+    include_str!("../../../../templates/cua.toml"),
+    include_str!("../../../../templates/canvas.toml"),
+];
 
 /// A template's definition, checked.
 #[derive(Debug, Clone)]
 pub struct Definition {
     file: DefinitionFile,
     base: Base,
-    /// What it was parsed from; part of the digest.
-    text: String,
 }
 
 /// What the root file system starts from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Base {
-    /// A Debian suite, made by mmdebstrap.
+    /// A Debian suite.
     Debian { suite: String },
+    /// Another template, built or defined.
+    Template(TemplateName),
+    /// An image of a registry.
+    Image(String),
+}
+
+impl Base {
+    /// What `FROM` names: a template of ours if there is one, else an image.
+    pub(super) fn either(text: &str) -> Result<Self> {
+        match text.parse::<TemplateName>() {
+            Ok(name) if definition(&name).is_some() => Ok(Self::Template(name)),
+            _ => image(text),
+        }
+    }
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -37,12 +54,15 @@ struct DefinitionFile {
     #[serde(default)]
     sudo: bool,
     #[serde(default)]
+    nesting: bool,
+    #[serde(default)]
     env: BTreeMap<String, String>,
     limits: Limits,
     #[serde(default)]
     files: BTreeMap<String, TemplateFile>,
     #[serde(default)]
     run: Vec<String>,
+    start: Option<String>,
 }
 
 /// A file that is put into the template; its path is the key.
@@ -60,7 +80,7 @@ impl Definition {
             .map_err(|error| Error::invalid("template", error.to_string().trim_end().to_owned()))?;
         let base = parse_base(&file.base)?;
         check(&file)?;
-        Ok(Self { file, base, text: text.to_owned() })
+        Ok(Self { file, base })
     }
 
     pub fn name(&self) -> &TemplateName {
@@ -88,6 +108,11 @@ impl Definition {
         self.file.sudo
     }
 
+    /// Programs may make namespaces of their own.
+    pub fn nesting(&self) -> bool {
+        self.file.nesting
+    }
+
     pub fn env(&self) -> &BTreeMap<String, String> {
         &self.file.env
     }
@@ -106,8 +131,9 @@ impl Definition {
         &self.file.run
     }
 
-    pub(super) fn text(&self) -> &str {
-        &self.text
+    /// A shell line that runs in the background of every sandbox, as the account.
+    pub fn start(&self) -> Option<&str> {
+        self.file.start.as_deref()
     }
 }
 
@@ -127,15 +153,31 @@ pub fn definition(name: &TemplateName) -> Option<Definition> {
 
 fn parse_base(text: &str) -> Result<Base> {
     let plain = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
-    match text.strip_prefix("debian:") {
-        Some(suite) if suite.bytes().all(plain) && !suite.is_empty() && !suite.starts_with('-') => {
-            Ok(Base::Debian { suite: suite.to_owned() })
+    let wrong = || {
+        let forms = "must be debian:SUITE, template:NAME or image:REFERENCE";
+        Error::invalid("base", format!("{forms}: {text:?}"))
+    };
+    let (kind, rest) = text.split_once(':').ok_or_else(wrong)?;
+    match kind {
+        "debian" if !rest.is_empty() && rest.bytes().all(plain) && !rest.starts_with('-') => {
+            Ok(Base::Debian { suite: rest.to_owned() })
         }
-        _ => Err(Error::invalid("base", format!("must be debian:SUITE: {text:?}"))),
+        "template" => Ok(Base::Template(rest.parse().map_err(|_| wrong())?)),
+        "image" => image(rest).map_err(|_| wrong()),
+        _ => Err(wrong()),
     }
 }
 
+fn image(text: &str) -> Result<Base> {
+    let parsed: std::result::Result<oci::Reference, oci::Error> = text.parse();
+    parsed.map_err(|error| Error::invalid("base", error.to_string()))?;
+    Ok(Base::Image(text.to_owned()))
+}
+
 fn check(file: &DefinitionFile) -> Result<()> {
+    if file.name.is_of_image() || file.name.as_str() == super::HOST {
+        return Err(Error::invalid("name", format!("is taken: {}", file.name)));
+    }
     // They become arguments of programs, so nothing that could be an option or a list.
     let package = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || b"+-.".contains(&c);
     let plain_start = |text: &str| text.bytes().next().is_some_and(|c| c.is_ascii_alphanumeric());

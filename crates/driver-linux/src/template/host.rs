@@ -14,13 +14,16 @@ use model::{Limits, Result};
 use sha2::{Digest, Sha256};
 
 use super::{Built, HOST};
+use crate::privilege::Privilege;
 
 /// What programs look for in `/etc`; copied where the machine has it and everybody may read it.
 const FROM_ETC: &[&str] = &[
     "alternatives",
     "bash.bashrc",
     "debian_version",
+    "chromium.d",
     "fonts",
+    "java-17-openjdk",
     "ld.so.cache",
     "ld.so.conf",
     "ld.so.conf.d",
@@ -124,9 +127,16 @@ pub(super) fn built(skeleton: PathBuf) -> Built {
             user: "user".into(),
             limits: Limits { vcpu: 1, cpu_fraction: 1.0, memory_mib: 1024, pids: 1024, disk_gb: 5 },
             env: BTreeMap::from([("LANG".into(), "C.UTF-8".into())]),
+            image: None,
         },
         layers: vec![skeleton],
+        layer_ids: Vec::new(),
         sudo: false,
+        nesting: false,
+        uid: USER,
+        workdir: None,
+        start: Vec::new(),
+        passing: false,
     }
 }
 
@@ -143,7 +153,8 @@ fn make(root: &Path) -> anyhow::Result<()> {
     for path in OWNED {
         let path = root.join(path);
         make_dir(&path, 0o755)?;
-        chown(&path, Some(USER), Some(USER)).context("give the home to its user")?;
+        let user = Privilege::current().on_disk(USER);
+        chown(&path, Some(user), Some(user)).context("give the home to its user")?;
     }
     for (path, target) in LINKS {
         symlink(target, root.join(path)).with_context(|| format!("link {path}"))?;

@@ -14,21 +14,28 @@ fn name(text: &str) -> TemplateName {
     text.parse().unwrap()
 }
 
-/// Writes a build as it is on disk.
+/// Writes a build as it is on disk, with one layer that is called the same.
 fn put(store: &TemplateStore, template: &str, hex: &str) {
     let dir = store.dir(&name(template)).join(hex);
-    fs::create_dir_all(dir.join(ROOTFS)).unwrap();
-    let definition = Definition::parse(DEFINITION).unwrap();
+    fs::create_dir_all(&dir).unwrap();
+    let unfinished = store.layers.begin().unwrap();
+    store.layers.publish(&unfinished, hex, 7).unwrap();
     let meta = Meta {
         name: name(template),
         digest: format!("sha256:{hex}"),
-        built_at: Timestamp::now(),
+        built_at: jiff::Timestamp::now(),
         bytes: 7,
-        user: definition.user().to_owned(),
+        user: "user".to_owned(),
         sudo: true,
-        limits: definition.limits(),
-        env: BTreeMap::new(),
-        packages: vec![],
+        nesting: false,
+        limits: Definition::parse(DEFINITION).unwrap().limits(),
+        env: std::collections::BTreeMap::new(),
+        layers: vec![hex.to_owned()],
+        uid: Some(1000),
+        workdir: None,
+        start: Vec::new(),
+        image: None,
+        passing: false,
     };
     fs::write(dir.join(META), serde_json::to_vec(&meta).unwrap()).unwrap();
 }
@@ -69,8 +76,10 @@ fn a_build_is_seen_only_once_it_is_current() {
     make_current(&store, "tiny", &hex);
     let built = store.get(&name("tiny")).unwrap().unwrap();
     assert_eq!(built.template.digest, format!("sha256:{hex}"));
-    let rootfs = dir.path().canonicalize().unwrap().join("templates/tiny").join(&hex).join(ROOTFS);
-    assert_eq!(built.layers, vec![rootfs]);
+    assert_eq!(
+        built.layers,
+        vec![dir.path().canonicalize().unwrap().join("layers").join(&hex).join("tree")]
+    );
     assert_eq!(store.list().unwrap().len(), 2);
 }
 
@@ -86,7 +95,7 @@ fn an_old_build_is_found_by_its_digest_until_nothing_stands_on_it() {
 
     assert_eq!(store.collect(&|_, used| used == digest).unwrap(), 0);
     assert!(store.get_digest(&name("tiny"), &digest).unwrap().is_some());
-    assert_eq!(store.collect(&|_, _| false).unwrap(), 1);
+    assert_eq!(store.collect(&|_, _| false).unwrap(), 2, "the build and its layer");
     assert_eq!(store.get_digest(&name("tiny"), &digest).unwrap(), None);
     assert!(store.get(&name("tiny")).unwrap().is_some());
 }
@@ -101,8 +110,9 @@ fn a_removed_template_is_gone_at_once_and_its_bytes_with_the_next_collection() {
     assert!(store.remove(&name("tiny")).unwrap());
     assert!(!store.remove(&name("tiny")).unwrap());
     assert_eq!(store.get(&name("tiny")).unwrap(), None);
-    assert_eq!(store.collect(&|_, _| false).unwrap(), 1);
-    assert!(!store.dir(&name("tiny")).join(hex).exists());
+    assert_eq!(store.collect(&|_, _| false).unwrap(), 2);
+    assert!(!store.dir(&name("tiny")).join(&hex).exists());
+    assert!(!store.layers.has(&hex));
 }
 
 #[test]
@@ -118,14 +128,65 @@ fn what_an_interrupted_build_left_is_collected_but_not_a_build_under_way() {
 }
 
 #[test]
-fn two_builds_of_one_name_do_not_run_at_once() {
+fn a_layer_stays_while_a_template_has_it_or_a_step_of_late_made_it() {
     let dir = tempfile::tempdir().unwrap();
     let store = TemplateStore::open(dir.path()).unwrap();
-    fs::create_dir_all(store.dir(&name("tiny"))).unwrap();
-    let _held = lock(&store.dir(&name("tiny"))).unwrap();
-    let definition = Definition::parse(DEFINITION).unwrap();
-    let error = store.build(&definition, &mut |_| {}, false).unwrap_err();
-    assert_eq!(error.to_string(), "template tiny is being built already");
+    let (shared, own, step) = ("a".repeat(64), "b".repeat(64), "c".repeat(64));
+    put(&store, "tiny", &shared);
+    make_current(&store, "tiny", &shared);
+    for id in [&own, &step] {
+        store.layers.publish(&store.layers.begin().unwrap(), id, 1).unwrap();
+    }
+    store.layers.remember("key", &step).unwrap();
+    let held = store.layers.hold().unwrap();
+    assert_eq!(store.collect(&|_, _| false).unwrap(), 0, "somebody builds");
+    drop(held);
+    assert_eq!(store.collect(&|_, _| false).unwrap(), 1);
+    assert!(store.layers.has(&shared) && !store.layers.has(&own));
+    assert_eq!(store.layers.cached("key"), Some(step.clone()));
+    assert_eq!(store.collect_older(&|_, _| false, Duration::ZERO).unwrap(), 1);
+    assert!(store.layers.has(&shared) && !store.layers.has(&step));
+    assert_eq!(store.layers.cached("key"), None);
+}
+
+#[test]
+fn what_an_older_version_built_is_still_a_template() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = TemplateStore::open(dir.path()).unwrap();
+    let hex = "e".repeat(64);
+    let build = store.dir(&name("old")).join(&hex);
+    fs::create_dir_all(build.join(ROOTFS)).unwrap();
+    let meta = format!(
+        r#"{{"name": "old", "digest": "sha256:{hex}", "built_at": "2026-01-01T00:00:00Z",
+        "bytes": 7, "user": "user", "sudo": true, "limits": {{"vcpu": 1, "cpu_fraction": 1.0,
+        "memory_mib": 64, "pids": 64, "disk_gb": 1}}, "packages": ["bash=5"]}}"#
+    );
+    fs::write(build.join(META), meta).unwrap();
+    make_current(&store, "old", &hex);
+    let built = store.get(&name("old")).unwrap().unwrap();
+    assert_eq!(built.layers, vec![build.canonicalize().unwrap().join(ROOTFS)]);
+    assert_eq!((built.uid, built.start.len()), (1000, 0));
+}
+
+#[test]
+fn a_built_in_template_is_not_removed_under_its_sandboxes() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = TemplateStore::open(dir.path()).unwrap();
+    let hex = "a".repeat(64);
+    for template in ["standard", "mine"] {
+        put(&store, template, &hex);
+        make_current(&store, template, &hex);
+        let sandbox = dir.path().join("sandboxes").join(template);
+        fs::create_dir_all(&sandbox).unwrap();
+        let spec = format!(r#"{{"spec": {{"name": "kind-fox-1", "template": "{template}"}}}}"#);
+        fs::write(sandbox.join("spec.json"), spec).unwrap();
+    }
+    let error = store.remove(&name("standard")).unwrap_err().to_string();
+    assert_eq!(error, "template standard is used by: kind-fox-1");
+    assert!(store.get(&name("standard")).unwrap().is_some());
+    assert!(store.remove(&name("mine")).unwrap(), "one's own is one's own affair");
+    fs::remove_dir_all(dir.path().join("sandboxes/standard")).unwrap();
+    assert!(store.remove(&name("standard")).unwrap());
 }
 
 #[test]
@@ -150,6 +211,9 @@ fn check_refused(replace: &str, with: &str, field: &str) {
 fn a_definition_that_could_smuggle_an_option_or_a_path_is_refused() {
     check_refused("debian:bookworm", "debian:--help", "base");
     check_refused("debian:bookworm", "fedora:40", "base");
+    check_refused("debian:bookworm", "template:../x", "base");
+    check_refused("debian:bookworm", "image:A B", "base");
+    check_refused("name = \"tiny\"", "name = \"image-abc\"", "name");
     check_refused("user = \"user\"", "user = \"-x\"", "user");
     check_refused("user = \"user\"", "user = \"user\"\npackages = [\"--option\"]", "packages");
     check_refused("user = \"user\"", "user = \"user\"\npackages = [\"a,b\"]", "packages");

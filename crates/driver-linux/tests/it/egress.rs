@@ -2,6 +2,7 @@
 //! played by servers on this host's loopback, which the operator lists as addresses.
 
 mod inside;
+mod nftables;
 mod outside;
 
 mod needs_root {

@@ -4,7 +4,7 @@ mod needs_root {
     use driver::{Driver, Launch};
     use model::{EndReason, Phase, Policy};
 
-    use crate::host::{Host, create, run, run_as, spec};
+    use crate::host::{Host, create, run, spec};
 
     #[tokio::test]
     async fn a_full_disk_is_full_inside_and_nowhere_else() {
@@ -22,39 +22,6 @@ mod needs_root {
         let used = async |id| driver.usage(id).await.unwrap().disk_bytes;
         let (full, other) = (used(full.id).await, used(other.id).await);
         assert!(full >= 600 << 20 && other < 10 << 20, "{full} and {other}");
-        driver.close().await;
-    }
-
-    #[tokio::test]
-    async fn a_subvolume_of_ones_own_cannot_be_made() {
-        let host = Host::new();
-        let driver = host.driver().await;
-        let spec = create(&driver).await;
-        // BTRFS_IOC_SUBVOL_CREATE on the workspace, as root inside.
-        let make = r#"python3 -c '
-import ctypes, os, struct
-libc = ctypes.CDLL(None, use_errno=True)
-fd = os.open("/workspace", os.O_RDONLY)
-failed = libc.ioctl(fd, ctypes.c_ulong(0x5000940e), struct.pack("q4088s", 0, b"mine"))
-print(ctypes.get_errno() if failed else "made")
-'"#;
-        let (_, text) = run_as(&driver, spec.id, Some("root"), make).await;
-        assert_eq!(text, "38\n", "ENOSYS by the filter");
-        driver.close().await;
-    }
-
-    #[tokio::test]
-    async fn a_fork_bomb_hits_its_limit_and_the_sandbox_answers_on() {
-        let host = Host::new();
-        let driver = host.driver().await;
-        let spec = create(&driver).await;
-        let bomb = "for i in $(seq 1 600); do sleep 30 >/dev/null 2>&1 & done; exit 0";
-        let (_, _) = run(&driver, spec.id, bomb).await;
-        let usage = driver.usage(spec.id).await.unwrap();
-        assert!(usage.pids <= 256, "{usage:?}");
-        let (code, text) = run(&driver, spec.id, "echo alive").await;
-        assert_eq!((code, text.as_str()), (0, "alive\n"));
-        driver.remove(spec.id, EndReason::UserRequest).await.unwrap();
         driver.close().await;
     }
 

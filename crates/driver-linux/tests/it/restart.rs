@@ -146,12 +146,19 @@ mod needs_root {
         driver.close().await;
     }
 
+    /// What a sandbox starts as its PID 1.
+    fn guest_program(host: &Host) -> std::path::PathBuf {
+        let programs = std::fs::read_dir(host.path().join("data/guest")).unwrap();
+        let mut paths = programs.map(|program| program.unwrap().path());
+        let named = |path: &std::path::PathBuf| path.to_string_lossy().contains("/guestd-");
+        paths.find(named).unwrap()
+    }
+
     #[tokio::test]
     async fn a_launch_whose_guest_does_not_start_leaves_nothing() {
         let host = Host::new();
         let driver = host.driver().await;
-        let mut programs = std::fs::read_dir(host.path().join("data/guest")).unwrap();
-        let program = programs.next().unwrap().unwrap().path();
+        let program = guest_program(&host);
         let kept = std::fs::read(&program).unwrap();
         std::fs::write(&program, "#!/nothing").unwrap();
         check_failure(&host, &driver, || std::fs::write(&program, kept).unwrap()).await;
@@ -162,8 +169,7 @@ mod needs_root {
     async fn a_launch_whose_guest_dies_at_once_leaves_nothing() {
         let host = Host::new();
         let driver = host.driver().await;
-        let mut programs = std::fs::read_dir(host.path().join("data/guest")).unwrap();
-        let program = programs.next().unwrap().unwrap().path();
+        let program = guest_program(&host);
         let kept = std::fs::read(&program).unwrap();
         std::fs::copy("/bin/false", &program).unwrap();
         check_failure(&host, &driver, || std::fs::write(&program, kept).unwrap()).await;

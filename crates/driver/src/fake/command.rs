@@ -77,6 +77,16 @@ impl Commands {
         Some(self.known().get(id).cloned()?.follow(offset, None))
     }
 
+    /// Those whose end nobody was told of.
+    pub(super) fn running(&self) -> Vec<String> {
+        let known = self.known();
+        let running = known.iter().filter(|(_, known)| {
+            let log = known.log.lock().unwrap_or_else(PoisonError::into_inner);
+            !matches!(log.frames.last(), Some(ExecFrame::End(_)))
+        });
+        running.map(|(id, _)| id.clone()).collect()
+    }
+
     pub(super) fn kill(&self, id: &str) -> bool {
         self.known().get(id).inspect(|known| known.killed.cancel()).is_some()
     }

@@ -122,6 +122,10 @@ async fn route(guest: &Arc<Guest>, request: Request<Incoming>) -> Answer {
             let start = serde_json::from_slice(&all(request).await?).map_err(invalid)?;
             Ok(streamed(guest.commands.start(start).map_err(invalid)?))
         }
+        (Method::GET, "exec") => {
+            let commands = guest_proto::Commands { detached: guest.commands.running() };
+            Ok(Response::new(full(serde_json::to_vec(&commands).map_err(invalid)?.into())))
+        }
         (Method::GET, "file") => guest.read(&query),
         (Method::PUT, "file") => {
             let body = all(request).await?;

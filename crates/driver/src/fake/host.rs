@@ -14,7 +14,8 @@ use tokio::sync::mpsc;
 
 use super::faults::Faults;
 use super::guest::GuestServer;
-use crate::{Exit, Launch, Maintenance, Observed, Tombstone, Update, Usage};
+use super::holds::Holds;
+use crate::{Ended, Exit, Launch, Maintenance, Observed, Tombstone, Update, Usage};
 
 /// How long a tombstone is kept (ruling 7).
 const TOMBSTONE_SECONDS: i64 = 60;
@@ -22,6 +23,7 @@ const EXITS_MAX: usize = 1024;
 
 pub(super) struct Host {
     pub(super) faults: Faults,
+    pub(super) holds: Holds,
     dir: TempDir,
     /// Guests live on the runtime that the fake was made on, not on that of its caller.
     runtime: tokio::runtime::Handle,
@@ -41,6 +43,7 @@ struct Slot {
     has_disk: bool,
     compute: Option<Compute>,
     end_reason: Option<EndReason>,
+    ended: Option<Ended>,
     deleting: bool,
     tombstone: Option<Tombstone>,
 }
@@ -58,6 +61,7 @@ impl Host {
     pub(super) fn new() -> Self {
         Self {
             faults: Faults::default(),
+            holds: Holds::default(),
             dir: tempfile::tempdir().expect("a temporary directory can be made"),
             runtime: tokio::runtime::Handle::current(),
             kept: Mutex::default(),
@@ -89,6 +93,7 @@ impl Host {
                 has_disk: false,
                 compute: None,
                 end_reason: None,
+                ended: None,
                 deleting: false,
                 tombstone: None,
             };
@@ -123,6 +128,7 @@ impl Host {
     pub(super) fn ready(&self, id: SandboxId) {
         let _ = self.slot(id, |slot| {
             slot.end_reason = None;
+            slot.ended = None;
             if let Some(compute) = &mut slot.compute {
                 compute.ready = true;
             }
@@ -139,6 +145,7 @@ impl Host {
             let Some(slot) = kept.sandboxes.get_mut(&id) else { return };
             let Some(compute) = slot.compute.take() else { return };
             slot.end_reason = Some(reason);
+            slot.ended = Some(self.ended(&compute));
             let exit = Exit { id, incarnation: compute.incarnation, reason };
             if let Some(exits) = &kept.exits {
                 // Nobody listens between two servers; `list` tells the truth then.
@@ -149,8 +156,9 @@ impl Host {
 
     pub(super) fn stop(&self, id: SandboxId, reason: EndReason) -> Result<()> {
         self.slot(id, |slot| {
-            if slot.compute.take().is_some() {
+            if let Some(compute) = slot.compute.take() {
                 slot.end_reason = Some(reason);
+                slot.ended = Some(self.ended(&compute));
             }
         })
     }
@@ -168,7 +176,9 @@ impl Host {
 
     pub(super) fn begin_removal(&self, id: SandboxId) {
         let _ = self.slot(id, |slot| {
-            slot.compute = None;
+            if let Some(compute) = slot.compute.take() {
+                slot.ended = Some(self.ended(&compute));
+            }
             slot.deleting = true;
         });
     }
@@ -204,6 +214,8 @@ impl Host {
                 started_at: compute.map(|compute| compute.started_at),
                 end_reason: slot.end_reason,
                 tombstone: slot.tombstone.clone(),
+                digest: None,
+                ended: slot.ended.clone(),
             })
         })
     }
@@ -264,6 +276,15 @@ impl Host {
     ) -> Result<GuestServer> {
         let _entered = self.runtime.enter();
         GuestServer::start(socket, self.root(id), env, incarnation)
+    }
+
+    fn ended(&self, compute: &Compute) -> Ended {
+        Ended {
+            incarnation: compute.incarnation.clone(),
+            started_at: compute.started_at,
+            ended_at: Timestamp::now(),
+            cpu_usec: self.cpu_usec.load(Ordering::Relaxed),
+        }
     }
 
     fn root(&self, id: SandboxId) -> PathBuf {

@@ -33,7 +33,7 @@ impl Machine {
         let running =
             launched.and_then(|observed| self.publish_running(&observed).map(|()| observed));
         match running {
-            Err(failure) => self.fail_launch(reply, (failure, None), Made::Claims).await,
+            Err(failure) => self.fail_launch(reply, (failure, None), Made::Claims(request)).await,
             Ok(observed) => {
                 let sandbox = self.view();
                 let answer = request.is_some().then(|| remember(&sandbox).ok()).flatten();
@@ -136,17 +136,15 @@ impl Machine {
         failure: (Error, Option<RequestClaim>),
         made: Made,
     ) {
-        let changes = match made {
-            Made::Nothing | Made::Compute => Vec::new(),
-            Made::Claims => {
-                let reason = Some(EndReason::CreateFailed);
-                let kind = EventKind::CreateFailed;
-                vec![Change::Unclaim, self.core.tell_once(&self.cell, kind, None, reason)]
-            }
-        };
         let undone = self.destroy_silently(EndReason::CreateFailed).await;
-        if !changes.is_empty() {
-            self.core.record(&self.cell, changes);
+        match made {
+            Made::Nothing | Made::Compute => {}
+            Made::Claims(request) => {
+                let reason = Some(EndReason::CreateFailed);
+                let told = self.core.tell_once(&self.cell, EventKind::CreateFailed, None, reason);
+                // Whoever tries again with the same key must not find the claim of this one.
+                self.core.record_and_keep(&self.cell, vec![Change::Unclaim, told], request);
+            }
         }
         if undone {
             self.core.registry.remove(self.cell.id);
@@ -160,11 +158,10 @@ impl Machine {
 }
 
 /// How far a launch came.
-#[derive(Clone, Copy)]
 enum Made {
     Nothing,
     /// Perhaps compute, but no claims.
     Compute,
     /// Claims, and perhaps compute.
-    Claims,
+    Claims(Option<RequestClaim>),
 }

@@ -10,6 +10,7 @@ use model::reaper::{Action, Observed, decide, next_check};
 use model::{EndReason, EventKind, Phase};
 
 use super::Machine;
+use crate::registry::Cell;
 use crate::{CancelReason, Notice};
 
 /// How long a command may be silent when asked whether it still runs.
@@ -43,8 +44,7 @@ impl Machine {
     pub(super) async fn reap(&mut self) {
         let Some(action) = decide(self.core.now(), &self.observed()) else { return };
         let idle = matches!(action, Action::StopForIdle | Action::DestroyForIdle);
-        if idle && self.command_still_runs().await {
-            self.cell.activity.touch();
+        if idle && self.is_used_unseen().await {
             return;
         }
         match action {
@@ -84,20 +84,43 @@ impl Machine {
         self.tell_why(EventKind::LifetimeWarning, EndReason::Lifetime);
     }
 
+    /// A streamed command that nobody reads, or another server's call.
+    async fn is_used_unseen(&self) -> bool {
+        if self.cell.hear_of_use_elsewhere() {
+            return true;
+        }
+        let guest = self.state.borrow().guest.clone();
+        let Some(guest) = guest.filter(|_| self.phase() == Phase::Running) else { return false };
+        let runs = self.cell.command_still_runs(&guest).await;
+        if runs {
+            self.cell.activity.touch();
+        }
+        runs
+    }
+}
+
+impl Cell {
+    /// Whether other servers' calls make it less idle than it was known to be.
+    pub(crate) fn hear_of_use_elsewhere(&self) -> bool {
+        let Some(used) = self.pool.driver.used_elsewhere(self.id) else { return false };
+        let before = self.activity.last();
+        self.activity.touch_at(used.last);
+        if used.busy {
+            self.activity.touch();
+        }
+        self.activity.last() > before
+    }
+
     /// Whether a streamed command that nobody reads still runs (rulings 9 and 18). Asked only when
     /// the sandbox is about to end for idleness, because reading a command's end shortens how long
     /// it is kept.
-    async fn command_still_runs(&self) -> bool {
-        let guest = self.state.borrow().guest.clone();
-        let Some(guest) = guest.filter(|_| self.phase() == Phase::Running) else { return false };
-        let detached = |cell: &crate::registry::Cell| {
-            cell.detached.lock().unwrap_or_else(PoisonError::into_inner).clone()
-        };
-        for exec in detached(&self.cell) {
-            if still_runs(&guest, exec.as_str()).await {
+    pub(crate) async fn command_still_runs(&self, guest: &Guest) -> bool {
+        let detached = self.detached.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for exec in detached {
+            if still_runs(guest, exec.as_str()).await {
                 return true;
             }
-            let mut kept = self.cell.detached.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut kept = self.detached.lock().unwrap_or_else(PoisonError::into_inner);
             kept.retain(|other| *other != exec);
         }
         false

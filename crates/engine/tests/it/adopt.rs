@@ -7,7 +7,7 @@ use driver::fake::Step;
 use driver::{Driver, Launch};
 use engine::{Command, Engine, Sandbox};
 use jiff::{SignedDuration, Timestamp};
-use model::{Clocks, EndReason, NewSandbox, Phase, Policy, SandboxSpec};
+use model::{Clocks, EndReason, EventKind, NewSandbox, Phase, Policy, SandboxSpec};
 use store::{Change, Store};
 
 use crate::{
@@ -267,4 +267,67 @@ async fn a_hundred_sandboxes_are_adopted_by_one_start() {
         answers(&fixture, sandbox.as_ref().unwrap()).await;
     }
     assert_eq!(fixture.store().open_legs().await.unwrap().len(), 100, "no leg is begun twice");
+}
+
+/// What was told of a sandbox, oldest first, once everything queued is written.
+async fn told_of(fixture: &Fixture, id: model::SandboxId) -> Vec<model::Event> {
+    fixture.engine_store.settled().await.unwrap();
+    let backlog = fixture.store().backlog(&alice().owner, Some(store::EventId(0)), 100).await;
+    let events = backlog.unwrap().events.into_iter().map(|stored| stored.event);
+    events.filter(|event| event.sandbox == id).collect()
+}
+
+#[track_caller]
+fn assert_kinds(events: &[model::Event], kinds: &[EventKind]) {
+    assert_eq!(events.iter().map(|event| event.kind).collect::<Vec<_>>(), kinds);
+}
+
+/// What a create had written when its answer was given: the rest was lost with the server.
+async fn answered_and_lost(fixture: &mut Fixture) -> SandboxSpec {
+    let made = fixture.create(image()).await.unwrap();
+    let spec = spec_of(&made, SignedDuration::ZERO);
+    let launch = Launch { spec: spec.clone(), policy: Policy::none() };
+    fixture.driver.create(launch).await.unwrap();
+    let answer = "{}".to_owned();
+    let times = store::Remembered {
+        from: Timestamp::now(),
+        until: Timestamp::now() + SignedDuration::from_hours(24),
+    };
+    let key = "once".to_owned();
+    let request = Change::ClaimRequest { key, body_sha256: [1; 32], answer, times };
+    let claims = vec![Change::ClaimName(spec.name.clone()), request];
+    fixture.store().apply(alice().owner, spec.id, claims).await.unwrap();
+    spec
+}
+
+#[tokio::test]
+async fn an_answered_create_whose_compute_died_with_the_server_is_kept_and_billed() {
+    let mut fixture = Fixture::new().await;
+    let spec = answered_and_lost(&mut fixture).await;
+    fixture.driver.set_cpu_usec(2_500_000);
+    fixture.driver.kill(spec.id, EndReason::Oom);
+    fixture.restart().await;
+    let seen = fixture.engine.get(&alice(), &by_name("orphan")).await.unwrap();
+    assert_eq!((seen.phase, seen.end_reason), (Phase::Stopped, Some(EndReason::Oom)));
+    let events = told_of(&fixture, spec.id).await;
+    assert_kinds(&events, &[EventKind::Running, EventKind::SandboxHour, EventKind::Stopped]);
+    assert_eq!(events[1].data["cpu_seconds"], 2.5, "{:?}", events[1]);
+    fixture.restart().await;
+    assert_eq!(told_of(&fixture, spec.id).await.len(), 3, "nothing is told twice");
+    let again = fixture.create_with_key(named("orphan"), "once", 1).await.unwrap();
+    assert!(again.replayed);
+    assert_eq!(again.sandbox.spec.id, spec.id);
+}
+
+#[tokio::test]
+async fn a_delete_that_was_answered_and_lost_is_told_and_billed_however_late() {
+    let mut fixture = Fixture::new().await;
+    let spec = answered_and_lost(&mut fixture).await;
+    fixture.driver.remove(spec.id, EndReason::UserRequest).await.unwrap();
+    fixture.pass(3600).await;
+    fixture.restart().await;
+    let events = told_of(&fixture, spec.id).await;
+    assert_kinds(&events, &[EventKind::Running, EventKind::SandboxHour, EventKind::Destroyed]);
+    assert_eq!(fixture.store().unfinished_requests().await.unwrap(), [], "its key answers on");
+    fixture.create(named("orphan")).await.unwrap();
 }

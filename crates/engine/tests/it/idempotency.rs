@@ -2,6 +2,7 @@
 //! (ruling 20).
 
 use model::{Error, Phase};
+use store::{Change, Remembered};
 
 use crate::{Fixture, alice, by_id, image, named};
 
@@ -47,6 +48,32 @@ async fn a_key_is_remembered_over_a_restart() {
     assert!(second.replayed);
     assert_eq!(second.sandbox.spec, first.sandbox.spec);
     assert_eq!(second.sandbox.phase, Phase::Running);
+}
+
+/// Asked at once, while what the start of the engine undoes is still on its way to the disk.
+#[tokio::test]
+async fn a_create_that_a_crash_cut_off_is_not_answered_from_memory() {
+    for _ in 0..20 {
+        let mut fixture = Fixture::new().await;
+        let made = fixture.create_with_key(named("mine"), "other", 1).await.unwrap();
+        let cut_off = model::SandboxId::generate();
+        let spec = model::SandboxSpec { id: cut_off, ..made.sandbox.spec.clone() };
+        let answer = serde_json::json!({
+            "spec": spec, "last_activity_at": made.sandbox.last_activity_at, "rootfs": "", "pool": "",
+        });
+        let now = jiff::Timestamp::now();
+        let claim = Change::ClaimRequest {
+            key: "once".into(),
+            body_sha256: [1; 32],
+            answer: answer.to_string(),
+            times: Remembered { from: now, until: now + jiff::SignedDuration::from_hours(1) },
+        };
+        fixture.store().apply(alice().owner, cut_off, vec![claim]).await.unwrap();
+        fixture.restart().await;
+        let again = fixture.create_with_key(image(), "once", 1).await.unwrap();
+        assert!(!again.replayed);
+        assert!(fixture.list().await.contains(&again.sandbox.spec.id));
+    }
 }
 
 #[tokio::test]

@@ -8,6 +8,7 @@ mod create;
 mod events;
 mod exec;
 mod files;
+mod follow;
 mod idempotency;
 mod lifecycle;
 mod pools;

@@ -175,12 +175,24 @@ async fn a_call_in_flight_keeps_a_sandbox_from_idling() {
 
 #[tokio::test]
 async fn a_streamed_command_that_nobody_reads_keeps_a_sandbox_from_idling() {
-    let fixture = without_sweep().await;
+    streamed_command_keeps_from_idling(false).await;
+}
+
+#[tokio::test]
+async fn so_does_one_that_was_started_before_a_restart() {
+    streamed_command_keeps_from_idling(true).await;
+}
+
+async fn streamed_command_keeps_from_idling(restarted: bool) {
+    let mut fixture = without_sweep().await;
     let made = fixture.create(template()).await.unwrap();
     let sandbox = by_id(&made);
     let wait = Command::shell("while [ ! -e go ]; do sleep 0.02; done");
     let (exec, output) = fixture.engine.exec_start(&alice(), &sandbox, wait).await.unwrap();
     drop(output);
+    if restarted {
+        fixture.restart().await;
+    }
     for _ in 0..3 {
         fixture.pass(61).await;
         tokio::time::sleep(Duration::from_millis(300)).await;

@@ -13,6 +13,7 @@ use hyper::body::Incoming;
 use super::connection::{Connection, broken};
 use super::{Pool, next};
 use crate::frame::Decoder;
+use crate::pieces::FileStream;
 use crate::{ExecFrame, GuestError};
 
 type Pieces = Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send>>;
@@ -124,12 +125,31 @@ impl ResponseBody {
 /// Bytes as they come.
 #[derive(Debug)]
 pub struct ByteStream {
-    body: ResponseBody,
+    source: Source,
+}
+
+#[derive(Debug)]
+enum Source {
+    Guest(Box<ResponseBody>),
+    Disk(FileStream),
 }
 
 impl ByteStream {
     pub(super) fn new(body: ResponseBody) -> Self {
-        Self { body }
+        Self { source: Source::Guest(Box::new(body)) }
+    }
+
+    pub(super) fn of_file(file: FileStream) -> Self {
+        Self { source: Source::Disk(file) }
+    }
+
+    fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, GuestError>>> {
+        match &mut self.source {
+            Source::Guest(body) => body.poll_piece(cx),
+            Source::Disk(file) => {
+                Pin::new(file).poll_next(cx).map_err(|error| GuestError::Failed(error.to_string()))
+            }
+        }
     }
 
     /// All of it, if it is at most `max` bytes.
@@ -150,7 +170,7 @@ impl Stream for ByteStream {
     type Item = Result<Bytes, GuestError>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.body.poll_piece(cx)
+        self.poll_piece(cx)
     }
 }
 
@@ -184,7 +204,7 @@ impl ExecFrames {
             if let Some(frame) = self.decoder.next_frame()? {
                 return Poll::Ready(Ok(frame));
             }
-            match self.body.body.poll_piece(cx) {
+            match self.body.poll_piece(cx) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Some(piece)) => self.decoder.feed(&piece?),
                 Poll::Ready(None) => {
@@ -211,7 +231,7 @@ impl Stream for ExecFrames {
             self.ended = true;
             // Most often the end of the body came with the end of the command: the connection can
             // be used again at once. If it did not, it is closed with this value.
-            let _ = self.body.body.poll_piece(cx);
+            let _ = self.body.poll_piece(cx);
         }
         Poll::Ready(Some(frame))
     }

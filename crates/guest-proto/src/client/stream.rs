@@ -96,6 +96,14 @@ impl Tunnel {
     pub(super) fn new(socket: Socket, early: Bytes) -> Self {
         Self { socket, early }
     }
+
+    /// The bare socket, if it is one of this machine and nothing was read of it yet.
+    pub(super) fn into_unix(self) -> Option<UnixStream> {
+        match self.socket {
+            Socket::Unix(socket) if self.early.is_empty() => Some(socket),
+            Socket::Unix(_) | Socket::Tcp(_) => None,
+        }
+    }
 }
 
 impl AsyncRead for Tunnel {

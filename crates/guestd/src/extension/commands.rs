@@ -10,12 +10,12 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use futures_util::Stream;
 use guest_proto::frame::{self, HEADER_BYTES};
-use guest_proto::{ExecEnd, ExecFrame, ExecStart, OutputStream};
+use guest_proto::{Commands, ExecEnd, ExecFrame, ExecStart, OutputStream};
 use http::{HeaderValue, header};
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use crate::files::Query;
-use crate::http::{Body, Request, Response, json_body, no_content};
+use crate::http::{Body, Request, Response, json, json_body, no_content};
 use crate::process::{self, Channel, Ended, Found, Process, Reader, Start, Status, Stdin, Until};
 use crate::refusal::{Refusal, Result};
 use crate::state::State;
@@ -48,6 +48,7 @@ pub(super) async fn start(state: &Arc<State>, request: Request) -> Result<Respon
             pty: None,
             timeout: request.timeout_ms.map(Duration::from_millis),
             until: Until::Exit,
+            detached,
         },
     )?;
     let mut reader = process.output.reader(Some(0));
@@ -59,6 +60,13 @@ pub(super) async fn start(state: &Arc<State>, request: Request) -> Result<Respon
     Ok(frames(reader, lifeline))
 }
 
+/// Those that run and that live on without a connection.
+pub(super) fn list(state: &State) -> Response {
+    let detached = state.processes.running().into_iter().filter(|process| process.start.detached);
+    let ids = detached.filter_map(|process| process.start.id.clone());
+    json(&Commands { detached: ids.collect() })
+}
+
 pub(super) fn attach(state: &State, request: &Request, id: &str) -> Result<Response> {
     let offset = Query::of(request).number("offset")?.unwrap_or(0);
     let process = state.processes.by_id(id)?;
@@ -68,8 +76,7 @@ pub(super) fn attach(state: &State, request: &Request, id: &str) -> Result<Respo
 pub(super) async fn kill(state: &State, id: &str) -> Result<Response> {
     let process = state.processes.by_id(id)?;
     if process.output.ended().is_none() {
-        process.kill_tree();
-        process.wait_reaped().await?;
+        process.end_tree().await?;
     }
     Ok(no_content())
 }

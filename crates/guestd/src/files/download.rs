@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::StreamExt as _;
+use guest_proto::pieces::FileStream;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 
-use super::content::FileStream;
 use super::encoding::{Compressor, Encoding, negotiate};
 use super::query::Query;
 use super::signature::{self, Signed};
@@ -42,7 +42,7 @@ pub(crate) async fn download(state: Arc<State>, request: Request) -> Result<Resp
     };
     let (file, meta) =
         opened.await.unwrap_or_else(|error| Err(Refusal::internal(error.to_string())))?;
-    let mut response = contents(&state, request.headers(), file, &meta)?;
+    let mut response = contents(request.headers(), file, &meta)?;
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_DISPOSITION, disposition(paths::split(&resolved).1));
     headers.insert(header::VARY, HeaderValue::from_static("Accept-Encoding"));
@@ -85,7 +85,7 @@ fn open(path: &str) -> Result<(File, Metadata)> {
     Ok((file, meta))
 }
 
-fn contents(state: &State, asked: &HeaderMap, file: File, meta: &Metadata) -> Result<Response> {
+fn contents(asked: &HeaderMap, file: File, meta: &Metadata) -> Result<Response> {
     let text = |name| asked.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
     let encoding = negotiate(text(header::ACCEPT_ENCODING)).ok_or_else(|| {
         Refusal::new(Code::NotAcceptable, "no acceptable encoding: gzip and identity are offered")
@@ -98,11 +98,11 @@ fn contents(state: &State, asked: &HeaderMap, file: File, meta: &Metadata) -> Re
         *response.status_mut() = StatusCode::NOT_MODIFIED;
         response
     } else if let Some(range) = text(header::RANGE).filter(|_| fresh(asked, &modified)) {
-        ranged(state, file, size, range)?
+        ranged(file, size, range)?
     } else if encoding == Encoding::Gzip && size > 0 {
-        compressed(state, file, size)
+        compressed(file, size)
     } else {
-        Response::new(Body::sized(FileStream::new(state.tasks.clone(), file, 0, size), size))
+        Response::new(Body::sized(FileStream::new(file, 0, size), size))
     };
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
@@ -118,17 +118,17 @@ fn fresh(asked: &HeaderMap, modified: &str) -> bool {
     asked.get(header::IF_RANGE).is_none_or(|known| known.as_bytes() == modified.as_bytes())
 }
 
-fn ranged(state: &State, file: File, size: u64, range: &str) -> Result<Response> {
+fn ranged(file: File, size: u64, range: &str) -> Result<Response> {
     let Some((start, end)) = parse_range(range, size) else {
         // Several ranges, or another unit: the whole file is a right answer.
-        let all = FileStream::new(state.tasks.clone(), file, 0, size);
+        let all = FileStream::new(file, 0, size);
         return Ok(Response::new(Body::sized(all, size)));
     };
     if start >= end {
         let message = format!("the file is {size} bytes long");
         return Err(Refusal::new(Code::RangeNotSatisfiable, message));
     }
-    let body = FileStream::new(state.tasks.clone(), file, start, end);
+    let body = FileStream::new(file, start, end);
     let mut response = Response::new(Body::sized(body, end - start));
     *response.status_mut() = StatusCode::PARTIAL_CONTENT;
     if let Ok(range) = HeaderValue::from_str(&format!("bytes {start}-{}/{size}", end - 1)) {
@@ -153,8 +153,8 @@ fn parse_range(range: &str, size: u64) -> Option<(u64, u64)> {
     (start <= last).then(|| (start, last.saturating_add(1).min(size)))
 }
 
-fn compressed(state: &State, file: File, size: u64) -> Response {
-    let plain = FileStream::new(state.tasks.clone(), file, 0, size);
+fn compressed(file: File, size: u64) -> Response {
+    let plain = FileStream::new(file, 0, size);
     let pieces = futures_util::stream::unfold(Some((plain, Compressor::new())), |next| async {
         let (mut plain, mut compressor) = next?;
         loop {

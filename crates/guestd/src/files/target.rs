@@ -66,3 +66,8 @@ pub(super) fn full(refusal: Refusal) -> Refusal {
         _ => refusal,
     }
 }
+
+/// A write that failed.
+pub(crate) fn unwritten(error: &io::Error) -> Refusal {
+    Refusal::io("write", error)
+}

@@ -6,17 +6,18 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use guest_proto::pieces::FileWriter;
 use http::header;
 use serde::Serialize;
 
-use super::content::{FileWriter, drain};
 use super::download::account;
+use super::drain::drain;
 use super::encoding::Decompressor;
 use super::metadata::{self, Metadata};
 use super::multipart::{Form, Part};
 use super::query::Query;
 use super::signature::{self, Signed};
-use super::target::{create, full};
+use super::target::{create, full, unwritten};
 use crate::accounts::Account;
 use crate::http::{BodyReader, Request, Response, json};
 use crate::paths;
@@ -98,9 +99,9 @@ impl Upload {
         let path = self.state.resolve(path, &self.account);
         let mut writer = self.open(&path).await?;
         while let Some(piece) = source.next().await? {
-            writer.write(piece).await?;
+            writer.write(piece).await.map_err(|error| unwritten(&error))?;
         }
-        writer.finish().await?;
+        writer.finish().await.map_err(|error| unwritten(&error))?;
         Ok(vec![self.written(path)])
     }
 
@@ -132,12 +133,12 @@ impl Upload {
                 Part::Begin { .. } => {}
                 Part::Data(bytes) => {
                     if let Some(writer) = &mut writer {
-                        writer.write(bytes).await?;
+                        writer.write(bytes).await.map_err(|error| unwritten(&error))?;
                     }
                 }
                 Part::End => {
                     if let Some(writer) = writer.take() {
-                        writer.finish().await?;
+                        writer.finish().await.map_err(|error| unwritten(&error))?;
                     }
                 }
             }
@@ -163,7 +164,7 @@ impl Upload {
             Ok(file)
         });
         let file = open.await.unwrap_or_else(|error| Err(Refusal::internal(error.to_string())))?;
-        Ok(FileWriter::new(self.state.tasks.clone(), file))
+        Ok(FileWriter::new(file))
     }
 
     fn written(&self, path: String) -> Written {

@@ -74,7 +74,7 @@ async fn init(state: &State, request: Request) -> Result<Response> {
             .map_err(|error| Refusal::invalid(format!("body: {error}")))?,
     };
     apply(state, init, token.as_deref())?;
-    Ok(no_content())
+    Ok(health(state))
 }
 
 /// What is absent stays. The token can be set once; to change it, one has to know it.

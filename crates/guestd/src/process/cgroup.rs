@@ -5,7 +5,7 @@
 //! empty are used again.
 
 use std::io;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -92,10 +92,31 @@ impl Cgroup {
     }
 
     fn is_empty(&self) -> bool {
-        let mut events = [0; 128];
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        let read = openat(&self.directory, "cgroup.events", flags, Mode::empty())
-            .and_then(|file| rustix::io::read(&file, &mut events));
-        read.is_ok_and(|len| events[..len].starts_with(b"populated 0"))
+        is_empty(self.directory.as_fd())
+    }
+
+    /// To see when everything in it is gone, whoever has it then.
+    pub(crate) fn members(&self) -> io::Result<Members> {
+        Ok(Members(self.directory.try_clone()?))
+    }
+}
+
+/// What is in a cgroup.
+pub(crate) struct Members(OwnedFd);
+
+impl Members {
+    pub(crate) fn are_gone(&self) -> bool {
+        is_empty(self.0.as_fd())
+    }
+}
+
+/// One that was removed is empty.
+fn is_empty(directory: BorrowedFd<'_>) -> bool {
+    let mut events = [0; 128];
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    match openat(directory, "cgroup.events", flags, Mode::empty()) {
+        Ok(file) => rustix::io::read(&file, &mut events)
+            .is_ok_and(|len| events[..len].starts_with(b"populated 0")),
+        Err(errno) => errno == rustix::io::Errno::NOENT,
     }
 }

@@ -60,7 +60,7 @@ pub(crate) fn start(state: &Arc<State>, start: Start) -> Result<Arc<Process>> {
         cwd: &string(&cwd)?,
         stdio: ends.child.each_ref().map(OwnedFd::as_fd),
         terminal: start.pty.is_some(),
-        credentials: state.is_root.then_some(credentials),
+        credentials: (state.is_root && state.accounts.differ()).then_some(credentials),
         cgroup: cgroup.as_ref().map(Cgroup::for_child),
         oom_score_adj: state.oom_score_adj.as_deref(),
     };

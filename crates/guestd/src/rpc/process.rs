@@ -174,6 +174,7 @@ async fn start(state: &Arc<State>, request: Request) -> Result<Events> {
     let request: StartRequest = connect::stream_request(request).await?;
     let config = request.process;
     let start = Start {
+        detached: false,
         id: None,
         tag: request.tag,
         argv: std::iter::once(config.cmd).chain(config.args).collect(),

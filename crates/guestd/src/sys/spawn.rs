@@ -239,8 +239,7 @@ fn prepare(plan: &Plan<'_>) -> Result<(), (Step, c_int)> {
         let result = unsafe { libc::syscall(libc::SYS_ioctl, 0, libc::TIOCSCTTY, 0) };
         checked(result).map_err(|errno| (Step::Terminal, errno))?;
     }
-    // SAFETY: closes descriptors of this process only, whose table is its own.
-    unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
+    close_the_rest();
     if let Some(credentials) = &child.credentials {
         set_ids(credentials).map_err(|errno| (Step::Ids, errno))?;
     }
@@ -249,6 +248,18 @@ fn prepare(plan: &Plan<'_>) -> Result<(), (Step, c_int)> {
     checked(result).map_err(|errno| (Step::Chdir, errno))?;
     reset_signals(touched);
     Ok(())
+}
+
+/// At exec and not before, because the program may be one of them (`/proc/self/fd/N`).
+fn close_the_rest() {
+    let flag = libc::CLOSE_RANGE_CLOEXEC;
+    // SAFETY: marks descriptors of this process only, whose table is its own.
+    let marked = unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, flag) };
+    if marked < 0 {
+        // A kernel that cannot mark them closes them.
+        // SAFETY: as above.
+        unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
+    }
 }
 
 fn raise_oom_score(adjust: &CStr) {

@@ -221,6 +221,24 @@ async fn a_killed_command_says_so() {
 }
 
 #[tokio::test]
+async fn a_killed_command_takes_along_what_it_started_and_is_listed_no_more() {
+    let guest = TestGuest::start();
+    let script = "for n in 1 2 3 4 5 6 7 8; do setsid sleep 1000 & echo $!; done; wait";
+    let start = ExecStart { detached: true, ..shell("tree", script) };
+    let mut frames = guest.guest.exec(&start).await.unwrap();
+    let mut children = Vec::new();
+    while children.len() < 8 {
+        children.extend(first_line(&mut frames).await.split_whitespace().map(str::to_owned));
+    }
+    assert_eq!(guest.guest.commands().await.unwrap().detached, ["tree"]);
+    guest.guest.exec_kill("tree").await.unwrap();
+    for child in &children {
+        wait_until_gone(child).await;
+    }
+    assert!(guest.guest.commands().await.unwrap().detached.is_empty());
+}
+
+#[tokio::test]
 async fn what_runs_on_in_the_background_does_not_hold_the_answer_up() {
     let guest = TestGuest::start();
     let ran = run(&guest, shell("a", "sleep 300 & echo $!")).await;

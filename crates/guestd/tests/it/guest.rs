@@ -84,6 +84,7 @@ impl TestGuest {
             env: BTreeMap::from([("FROM_SPEC".into(), "spec".into())]),
             cgroup: None,
             oom_score_adj: None,
+            agents: None,
             orphans: Orphans::Leave,
             accounts: self.accounts(&home),
         }

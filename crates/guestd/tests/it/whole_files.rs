@@ -8,13 +8,13 @@ use guest_proto::{Address, Guest, GuestError};
 
 use crate::guest::TestGuest;
 
+/// A stream that, like many, must not be polled after its end.
 fn pieces(
     data: &[u8],
     piece: usize,
-) -> impl futures_util::Stream<Item = io::Result<Bytes>> + use<> {
-    let pieces: Vec<_> =
-        data.chunks(piece).map(|piece| Ok(Bytes::copy_from_slice(piece))).collect();
-    stream::iter(pieces)
+) -> impl futures_util::Stream<Item = io::Result<Bytes>> + Send + use<> {
+    let pieces: Vec<_> = data.chunks(piece).map(Bytes::copy_from_slice).collect();
+    stream::unfold(pieces.into_iter(), async |mut pieces| Some((Ok(pieces.next()?), pieces)))
 }
 
 async fn read(guest: &TestGuest, path: &str) -> Result<Bytes, GuestError> {
@@ -114,4 +114,60 @@ async fn a_stale_connection_is_replaced() {
     assert_eq!(guest.guest.health().await.unwrap().nonce, "a-nonce");
     guest.restart();
     assert_eq!(guest.guest.health().await.unwrap().nonce, "a-nonce");
+}
+
+#[tokio::test]
+async fn a_large_file_is_handed_over_both_ways() {
+    let guest = TestGuest::start();
+    let data: Vec<u8> = (0..5_000_003_u32).map(|n| n.wrapping_mul(7).to_le_bytes()[1]).collect();
+    let path = guest.path("large");
+    guest.guest.write_file(&path, pieces(&data, 99_991)).await.unwrap();
+    assert_eq!(std::fs::read(&path).unwrap(), data);
+    assert_eq!(read(&guest, &path).await.unwrap(), data);
+    // One that becomes shorter while it is read fails; it does not hang or lie.
+    let file = guest.guest.read_file(&path).await.unwrap();
+    std::fs::File::options().write(true).open(&path).unwrap().set_len(3_000_000).unwrap();
+    assert!(file.body.collect(64 << 20).await.is_err());
+}
+
+#[tokio::test]
+async fn a_file_that_is_replaced_keeps_its_mode_and_its_links() {
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+    let guest = TestGuest::start();
+    for len in [10, 2 << 20] {
+        let data = vec![b'n'; len];
+        let path = guest.path("script");
+        std::fs::write(&path, "old").unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o750)).unwrap();
+        guest.guest.write_file(&path, pieces(&data, 70_000)).await.unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o7777, 0o750);
+        let link = guest.path("link");
+        let _ = std::fs::remove_file(&link);
+        std::os::unix::fs::symlink("script", &link).unwrap();
+        guest.guest.write_file(&link, pieces(&data, 70_000)).await.unwrap();
+        assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
+        std::fs::hard_link(&path, guest.path("second")).unwrap();
+        guest.guest.write_file(&path, pieces(b"both", 4)).await.unwrap();
+        assert_eq!(std::fs::read(guest.path("second")).unwrap(), b"both");
+        std::fs::remove_file(guest.path("second")).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_transfer_that_breaks_off_leaves_what_was_there() {
+    let guest = TestGuest::start();
+    for (before, len) in [(Some("old"), 10), (None, 10), (Some("old"), 2 << 20), (None, 2 << 20)] {
+        let path = guest.path("file");
+        let _ = std::fs::remove_file(&path);
+        if let Some(before) = before {
+            std::fs::write(&path, before).unwrap();
+        }
+        let start = Ok(Bytes::from(vec![0; len]));
+        let body = stream::iter([start, Err(io::Error::other("gone"))]);
+        let written = guest.guest.write_file(&path, body).await;
+        assert!(matches!(written, Err(GuestError::Body(_))), "{written:?}");
+        let now = std::fs::read_to_string(&path).ok();
+        assert_eq!(now.as_deref(), before, "{len} bytes");
+        assert_eq!(std::fs::read_dir(guest.home()).unwrap().count(), usize::from(before.is_some()));
+    }
 }

@@ -7,6 +7,7 @@ use model::Plan;
 use url::Url;
 
 use crate::config::{Config, PoolKind, PoolSettings};
+use crate::preview::Domain;
 
 /// More would be a mistake: each waits with a process of its own.
 const WARM_MAX: usize = 10_000;
@@ -24,6 +25,15 @@ impl Config {
         }
         if let Some(url) = &self.rt_public_url {
             check_url("rt_public_url", url, &["ws", "wss"])?;
+        }
+        if let Some(domain) = &self.ports.domain {
+            let parsed = Domain::parse(domain);
+            ensure!(parsed.is_some(), "ports.domain: must be a domain of two labels: {domain:?}");
+        }
+        for (name, addresses) in &self.hosts {
+            let good = model::host_name(name).is_some_and(|good| good == *name);
+            ensure!(good, "hosts: not a host name in lower case: {name:?}");
+            ensure!(!addresses.is_empty(), "hosts.{name}: at least one address");
         }
         for plan in self.quotas.keys() {
             ensure!(Plan::parse(plan).is_some(), "quotas.{plan}: no such plan; try free");
@@ -43,7 +53,10 @@ impl Config {
         for (key, seconds) in [
             ("limits.header_timeout_seconds", self.limits.header_timeout_seconds),
             ("limits.body_timeout_seconds", self.limits.body_timeout_seconds),
+            ("ports.silence_seconds", self.ports.silence_seconds),
             ("sweep_seconds", self.sweep_seconds),
+            ("images.pull_timeout_seconds", self.images.pull_timeout_seconds),
+            ("images.max_gb", u64::from(self.images.max_gb)),
         ] {
             ensure!(seconds >= 1, "{key}: must be at least 1");
         }

@@ -62,6 +62,26 @@ pub fn load(flags: &Flags, environment: &Environment) -> anyhow::Result<Config> 
     layers.finish()
 }
 
+/// Where a server's things are, as far as its file says: all that a client on the same machine needs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Places {
+    pub data_dir: Option<PathBuf>,
+    pub templates_dir: Option<PathBuf>,
+}
+
+impl Places {
+    pub fn of_file(file: &Path) -> anyhow::Result<Self> {
+        let mut layers = Layers::default();
+        layers.add_file(file)?;
+        let path = |key: &str| match layers.table.get(key) {
+            None => Ok(None),
+            Some(Value::String(path)) => Ok(Some(PathBuf::from(path))),
+            Some(other) => bail!("{}: {key} is not a path: {other}", file.display()),
+        };
+        Ok(Self { data_dir: path("data_dir")?, templates_dir: path("templates_dir")? })
+    }
+}
+
 /// What is set so far, and by what.
 #[derive(Default)]
 struct Layers {

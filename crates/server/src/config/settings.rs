@@ -107,6 +107,12 @@ pub const SETTINGS: &[Setting] = &[
         "Named egress policies: a list of `host`, `*.host`, `cidr` or `public`, each with an optional `:port`. Naming `default` replaces the built-in allow-list of package registries",
     ),
     value(
+        "hosts",
+        "TABLE",
+        "none",
+        "Addresses of names for egress, before this machine's resolver is asked: `{ \"git.corp.example\" = [\"10.20.0.7\"] }`. They allow nothing by themselves",
+    ),
+    value(
         "quotas",
         "TABLE",
         "003's for `free`, none for `operator`",
@@ -152,6 +158,26 @@ pub const SETTINGS: &[Setting] = &[
         "`false`",
         "Lets owners other than the operator use the template `host`",
     ),
+    value(
+        "images.allowed_registries",
+        "ARRAY",
+        "none",
+        "Where owners other than the operator may have `image` pulled from: `ghcr.io`, `ghcr.io/acme`, `*`. Those named may have private addresses",
+    ),
+    text(
+        "images.docker_config",
+        "FILE",
+        "none",
+        "Logins for registries, as `docker login` writes them; used for whoever may pull",
+    ),
+    value("images.plain_http", "ARRAY", "those on loopback", "Registries spoken to without TLS"),
+    value("images.max_gb", "GIB", "`20`", "The largest image, unpacked"),
+    value(
+        "images.pull_timeout_seconds",
+        "SECONDS",
+        "`600`",
+        "How long a pull for a create may take; what was fetched is kept for the next try",
+    ),
     value("limits.json_bytes", "BYTES", "`1048576`", "The largest JSON body; more is 413"),
     value("limits.file_bytes", "BYTES", "`5368709120`", "The largest file upload; more is 413"),
     value(
@@ -172,6 +198,18 @@ pub const SETTINGS: &[Setting] = &[
         "SECONDS",
         "`60`",
         "How long a client may go without sending any more of a body (then 408), or without reading any more of an answer",
+    ),
+    text(
+        "ports.domain",
+        "DOMAIN",
+        "`sandbox.localhost` when `public_url` is of this machine, else none",
+        "Ports of sandboxes are reached at `{port}-{id}.DOMAIN`; needs a wildcard DNS name, and certificate",
+    ),
+    value(
+        "ports.silence_seconds",
+        "SECONDS",
+        "`300`",
+        "How long a port of a sandbox may say nothing in the middle of a request (then 504)",
     ),
     value(
         "drain_seconds",

@@ -141,10 +141,12 @@ fn the_table_has_every_setting_and_no_other() {
         tls_key: Some("x".into()),
         templates_dir: Some("x".into()),
         disk: super::Disk { pool_gb: Some(1), ..super::Disk::default() },
+        ports: super::Ports { domain: Some("x".into()), ..super::Ports::default() },
         pool: super::PoolDefaults { max_sandboxes: Some(1) },
+        images: super::Images { docker_config: Some("x".into()), ..super::Images::default() },
         ..Config::default()
     };
-    let whole = ["policies", "quotas", "pools", "warm"];
+    let whole = ["policies", "hosts", "quotas", "pools", "warm"];
     let mut keys = BTreeSet::new();
     for (key, value) in toml::Table::try_from(everything).unwrap() {
         match value {

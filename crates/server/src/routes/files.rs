@@ -11,6 +11,7 @@ use axum::extract::{Request, State};
 use axum::http::HeaderValue;
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_TYPE};
 use axum::response::Response;
+use model::Error;
 
 use crate::app::App;
 use crate::auth::Who;
@@ -84,7 +85,10 @@ pub(crate) async fn store(
 /// `/workspace` as a tar stream; of a stopped sandbox too.
 #[utoipa::path(
     get, path = "/v1/sandboxes/{id}/files/export", tag = "Files", operation_id = "export_workspace",
-    params(("id" = String, Path, description = "Its id or its name")),
+    params(
+        ("id" = String, Path, description = "Its id or its name"),
+        ("path" = Option<String>, Query, description = "One directory in `/workspace`; default all"),
+    ),
     responses(
         (status = 200, description = "A tar stream", body = Binary,
             content_type = "application/x-tar"),
@@ -96,10 +100,24 @@ pub(crate) async fn export(
     State(app): State<App>,
     Who(caller): Who,
     Target(sandbox): Target,
-    _none: NoQuery,
+    RawQuery(query): RawQuery,
 ) -> Result<Response, Refusal> {
-    let body = app.engine.export(&caller, &sandbox).await?;
+    let below = match Query::parse(query.as_deref(), &["path"])?.take("path") {
+        Some(path) => below_workspace(&path)?,
+        None => String::new(),
+    };
+    let body = app.engine.export_below(&caller, &sandbox, &below).await?;
     Ok(attachment(None, "application/x-tar", Body::from_stream(body)))
+}
+
+fn below_workspace(path: &str) -> Result<String, Error> {
+    check_path("path", path)?;
+    let wrong = || Error::invalid("path", format!("must be in /workspace: {path:?}"));
+    let below = path.strip_prefix("/workspace").ok_or_else(wrong)?;
+    if !below.is_empty() && !below.starts_with('/') {
+        return Err(wrong());
+    }
+    Ok(below.trim_matches('/').to_owned())
 }
 
 /// Import into the workspace

@@ -16,10 +16,18 @@ use crate::refusal::Refusal;
 use crate::target::NoQuery;
 
 #[derive(Debug, Serialize, ToSchema)]
-#[schema(example = json!({ "status": "ok", "version": "0.0.0" }))]
+#[schema(example = json!({ "status": "ok", "version": "0.0.0", "role": "leader", "epoch": 1 }))]
 pub(crate) struct Health {
     status: &'static str,
     version: &'static str,
+    /// `leader`: launches and stops sandboxes; `follower`: passes such calls to the leader.
+    #[schema(value_type = String)]
+    role: &'static str,
+    /// Of the lease. Grows whenever another server becomes the leader.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    epoch: Option<u64>,
+    /// The process that answers.
+    pid: u32,
 }
 
 /// Is the server ready?
@@ -34,7 +42,9 @@ pub(crate) async fn healthz(State(app): State<App>) -> Result<Answer<Health>, Re
     if app.draining.is_cancelled() {
         return Err(Error::unavailable("the server is ending").into());
     }
-    Ok(Answer(Health { status: "ok", version: env!("CARGO_PKG_VERSION") }))
+    let (role, epoch) = app.standing.told();
+    let pid = std::process::id();
+    Ok(Answer(Health { status: "ok", version: env!("CARGO_PKG_VERSION"), role, epoch, pid }))
 }
 
 /// This description
@@ -84,6 +94,7 @@ pub(crate) async fn metrics(State(app): State<App>, request: Request) -> Result<
             }
         }
     }
+    app.metrics.stands(app.standing.told());
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     Ok(([(CONTENT_TYPE, kind)], app.metrics.text(&app.engine.snapshot())).into_response())
 }

@@ -6,11 +6,10 @@ use axum::extract::{Request, State};
 use axum::http::header::{CONNECTION, UPGRADE};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::Response;
-use engine::Tunnel;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use model::Error;
-use tokio::io::copy_bidirectional_with_sizes;
+use tokio::io::{AsyncRead, AsyncWrite, copy_bidirectional_with_sizes};
 use tokio_util::sync::CancellationToken;
 
 use crate::app::App;
@@ -96,7 +95,11 @@ pub(crate) async fn open_get(
 }
 
 /// Both ways until one end closes for good, or the server drains.
-async fn carry(upgrade: OnUpgrade, mut tunnel: Tunnel, draining: CancellationToken) {
+pub(crate) async fn carry(
+    upgrade: OnUpgrade,
+    mut tunnel: impl AsyncRead + AsyncWrite + Unpin,
+    draining: CancellationToken,
+) {
     let both = async {
         let Ok(upgraded) = upgrade.await else { return };
         let mut client = TokioIo::new(upgraded);

@@ -23,12 +23,16 @@ pub(crate) const GUARDED: &[(&str, &str)] = &[
     ("DELETE", "/v1/sandboxes/x/exec/y"),
     ("GET", "/v1/sandboxes/x/logs"),
     ("GET", "/v1/sandboxes/x/usage"),
+    ("GET", "/v1/sandboxes/x/egress"),
     ("GET", "/v1/sandboxes/x/files"),
     ("POST", "/v1/sandboxes/x/files"),
     ("GET", "/v1/sandboxes/x/files/export"),
     ("POST", "/v1/sandboxes/x/files/import"),
     ("GET", "/v1/sandboxes/x/tunnel"),
     ("POST", "/v1/sandboxes/x/tunnel"),
+    ("GET", "/v1/sandboxes/x/agents/y"),
+    ("GET", "/v1/sandboxes/x/ports/1/y"),
+    ("POST", "/v1/sandboxes/x/ports/1/link"),
     ("GET", "/v1/events"),
     ("GET", "/v1/sandbox-templates"),
     ("POST", "/v1/api-keys"),
@@ -63,6 +67,7 @@ async fn the_table_of_guarded_routes_is_whole() {
         for (method, operation) in item.as_object().unwrap() {
             let concrete =
                 path.replace("{exec_id}", "y").replace("{id}", "x").replace("{key_id}", "x");
+            let concrete = concrete.replace("{port}", "1").replace("{path}", "y");
             let open = operation["security"][0] == serde_json::json!({});
             let row = (method.to_ascii_uppercase(), concrete);
             let listed = GUARDED.iter().any(|(m, p)| (*m, *p) == (row.0.as_str(), row.1.as_str()));

@@ -42,7 +42,10 @@ async fn unknown_routes_and_methods_are_problems() {
 async fn parameters_that_nobody_reads_are_refused() {
     let server = TestServer::start().await;
     let operator = &server.operator;
-    for (method, path) in crate::auth::GUARDED {
+    // What is below a port, or for the agent daemon, is for the server inside, parameters and all.
+    let inside = |path: &str| path.ends_with("/ports/1/y") || path.ends_with("/agents/y");
+    let ours = crate::auth::GUARDED.iter().filter(|(_, path)| !inside(path));
+    for (method, path) in ours {
         let path = path.replace("exec/y", "exec/ex-0123456789abcdef0123456789abcdef");
         let request = operator.request(method, &format!("{path}?colour=red"));
         let answer = operator.send(request.body(Body::from("{}")).unwrap()).await;

@@ -69,7 +69,7 @@ impl Setup {
         let address = listener.local_addr().unwrap();
         let shutdown = CancellationToken::new();
         let until = shutdown.clone();
-        let config = self.config;
+        let config = Config { data_dir: self.dir.path().to_owned(), ..self.config };
         let serving = TaskTracker::new().spawn(async move {
             server::serve(vec![listener], &config, engine, store, until).await
         });

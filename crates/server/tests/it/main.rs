@@ -20,6 +20,7 @@ mod lifecycle;
 mod logs;
 mod openapi;
 mod pools;
+mod ports;
 mod quotas;
 mod tenancy;
 mod tls;

@@ -60,14 +60,13 @@ async fn a_revoked_key_is_refused_at_once() {
     assert!(fixture.store.list_keys(&alice).await.unwrap()[0].revoked_at.is_some());
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_key_revoked_by_another_process_is_refused_within_seconds() {
+#[tokio::test]
+async fn a_key_revoked_by_another_process_is_refused_at_once() {
     let fixture = Fixture::new();
     let alice = owner("alice");
     let key = fixture.store.create_key(&alice, Plan::Free, "laptop").await.unwrap();
     assert!(fixture.store.verify(&key.secret).await.unwrap().is_some());
     fixture.reopened().revoke_key(&alice, &key.record.id).await.unwrap();
-    tokio::time::advance(std::time::Duration::from_secs(6)).await;
     assert_eq!(fixture.store.verify(&key.secret).await.unwrap(), None);
 }
 

@@ -5,6 +5,7 @@
 mod claims;
 mod events;
 mod keys;
+mod lease;
 
 use jiff::{SignedDuration, Timestamp};
 use model::{Event, EventKind, OwnerId, SandboxId};

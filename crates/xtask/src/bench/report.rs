@@ -35,6 +35,8 @@ pub(super) struct Report {
     pub(super) skipped: Vec<(String, String)>,
     /// What the launcher says of one create, step by step.
     pub(super) steps: Vec<String>,
+    /// The points of the plot, in words.
+    pub(super) curves: Vec<String>,
 }
 
 impl Report {
@@ -43,6 +45,11 @@ impl Report {
         let verdict = if *met { "met" } else { "NOT MET" };
         say::error(&format!("{what}: {measured}; {compared} ({promise}: {verdict})"));
         self.findings.push(finding);
+    }
+
+    pub(super) fn curve(&mut self, line: String) {
+        say::error(&line);
+        self.curves.push(line);
     }
 
     pub(super) fn skip(&mut self, what: &str, why: &anyhow::Error) {
@@ -87,6 +94,10 @@ impl Report {
         for (what, why) in &self.skipped {
             say::line(&format!("\nSkipped: {what} ({why})"));
         }
+        if !self.curves.is_empty() {
+            say::line("\nWith more sandboxes live, and with more at once (median / min / p99):\n");
+            self.curves.iter().for_each(|line| say::line(&format!("- {line}")));
+        }
         if !self.steps.is_empty() {
             say::line("\nOne create in the launcher, step by step:\n");
             self.steps.iter().for_each(|line| say::line(&format!("    {line}")));
@@ -102,7 +113,7 @@ impl Report {
             self.skipped.iter().map(|(what, why)| json!({ "what": what, "why": why })).collect();
         json!({
             "facts": facts, "times": times, "findings": findings, "skipped": skipped,
-            "steps": self.steps,
+            "steps": self.steps, "curves": self.curves,
         })
     }
 }

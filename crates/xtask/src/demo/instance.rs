@@ -23,6 +23,8 @@ pub(crate) struct Instance {
     dir: PathBuf,
     port: u16,
     server: Option<Child>,
+    /// Variables for the servers that are started from now on.
+    pub(crate) settings: Vec<(String, String)>,
     finished: bool,
 }
 
@@ -34,7 +36,7 @@ impl Instance {
         let name = format!("bastide-own-{}-{port}", std::process::id());
         let dir = std::env::temp_dir().join(name);
         fs::create_dir(&dir).with_context(|| format!("make {}", dir.display()))?;
-        Ok(Self { bastide, dir, port, server: None, finished: false })
+        Ok(Self { bastide, dir, port, server: None, settings: Vec::new(), finished: false })
     }
 
     /// Where the demo may put files.
@@ -65,7 +67,12 @@ impl Instance {
         }
         let key = fs::metadata(self.data().join("operator.key")).context("the operator's key")?;
         ensure!(key.len() > 60, "the operator's key is too short");
-        Ok(format!("http://127.0.0.1:{}", self.port))
+        Ok(self.url())
+    }
+
+    /// Where it is, or will be.
+    pub(crate) fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
     }
 
     /// Runs `bastide`, which must succeed; answers what it printed.
@@ -159,13 +166,15 @@ impl Instance {
             .env("BASTIDE_DATA_DIR", self.data())
             .env_remove("BASTIDE_API_KEY")
             .env_remove("BASTIDE_CONFIG");
-        if arguments.first() != Some(&"serve") {
-            command.env("BASTIDE_SERVER", format!("http://127.0.0.1:{}", self.port));
+        if arguments.first() == Some(&"serve") {
+            command.envs(self.settings.iter().map(|(name, value)| (name, value)));
+        } else {
+            command.env("BASTIDE_SERVER", self.url());
         }
         command
     }
 
-    fn data(&self) -> PathBuf {
+    pub(crate) fn data(&self) -> PathBuf {
         self.dir.join("data")
     }
 

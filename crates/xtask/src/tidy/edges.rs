@@ -8,16 +8,29 @@ use super::metadata::{Dependency, Metadata, Package};
 const EDGES: &[(&str, &[&str])] = &[
     ("model", &[]),
     ("api", &["model"]),
+    ("events", &[]),
+    ("agentd", &["events"]),
     ("guest-proto", &[]),
+    ("oci", &[]),
     ("guestd", &["guest-proto"]),
     ("driver", &["model", "guest-proto"]),
-    ("driver-linux", &["driver", "model", "guest-proto"]),
+    ("driver-linux", &["driver", "model", "guest-proto", "oci"]),
     ("store", &["model"]),
     ("engine", &["model", "driver", "guest-proto", "store"]),
     ("server", &["api", "driver", "driver-linux", "engine", "guest-proto", "model", "store"]),
     (
         "cli",
-        &["api", "driver", "driver-linux", "engine", "guest-proto", "model", "server", "store"],
+        &[
+            "agentd",
+            "api",
+            "driver",
+            "driver-linux",
+            "engine",
+            "guest-proto",
+            "model",
+            "server",
+            "store",
+        ],
     ),
 ];
 

@@ -53,3 +53,39 @@ fn a_workspace_travels_as_an_archive_also_when_stopped() {
     assert_eq!(server.ok(&["sandbox", "exec", "box", "--", "cat d/e/f"]), "deep\n");
     server.end();
 }
+
+#[test]
+fn a_directory_goes_in_and_comes_out_with_what_is_in_it() {
+    let server = Server::start();
+    let tree = server.files().join("tree");
+    fs::create_dir_all(tree.join("deep/er")).unwrap();
+    fs::write(tree.join("deep/er/file"), "words").unwrap();
+    fs::write(tree.join("run.sh"), "#!/bin/sh\necho ran\n").unwrap();
+    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(tree.join("run.sh"), executable).unwrap();
+    std::os::unix::fs::symlink("deep/er/file", tree.join("link")).unwrap();
+    let local = tree.to_str().unwrap();
+    let refused = server.fed(&["sandbox", "cp", local, "box:/workspace/"], b"");
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("-r"), "{refused:?}");
+    server.ok(&["sandbox", "cp", "-r", local, "box:/workspace/"]);
+    server.ok(&["sandbox", "cp", "-r", local, "box:/workspace/a/b"]);
+    let shown = "cat tree/link a/b/deep/er/file; ./tree/run.sh; echo new > tree/new";
+    assert_eq!(server.ok(&["sandbox", "exec", "box", "--", shown]), "wordswordsran\n");
+    let back = server.files().join("back");
+    let fetch = ["sandbox", "cp", "-r", "box:/workspace/tree", back.to_str().unwrap()];
+    // Of a stopped one too.
+    server.ok(&["sandbox", "stop", "box"]);
+    server.ok(&fetch);
+    assert_eq!(fs::read_to_string(back.join("new")).unwrap(), "new\n");
+    assert_eq!(fs::read_to_string(back.join("link")).unwrap(), "words");
+    assert_eq!(fs::read_link(back.join("link")).unwrap().to_str(), Some("deep/er/file"));
+    // Into what exists, below it; and never over what is there.
+    server.ok(&fetch);
+    assert!(back.join("tree/run.sh").exists());
+    assert_eq!(server.instance().exit_code(&fetch).unwrap(), 1);
+    let outside = ["sandbox", "cp", "-r", "box:/etc", back.to_str().unwrap()];
+    assert_eq!(server.instance().exit_code(&outside).unwrap(), 1);
+    let missing = ["sandbox", "cp", "-r", "box:/workspace/none", "nowhere"];
+    assert_eq!(server.instance().exit_code(&missing).unwrap(), 1);
+    server.end();
+}

@@ -79,3 +79,29 @@ fn events_tell_what_happened() {
     assert_eq!(stopped.1, "user_request");
     server.end();
 }
+
+#[test]
+fn the_servers_configuration_file_says_where_its_things_are() {
+    let server = Server::start();
+    let (file, own) = (server.files().join("bastide.toml"), server.files().join("templates"));
+    std::fs::create_dir(&own).unwrap();
+    let data = server.instance().data();
+    let text = format!("data_dir = {:?}\ntemplates_dir = {:?}\n", data, own);
+    std::fs::write(&file, text).unwrap();
+    let standard = concat!(env!("CARGO_MANIFEST_DIR"), "/../../templates/standard.toml");
+    let definition = std::fs::read_to_string(standard).unwrap();
+    let definition = definition.replace("name = \"standard\"", "name = \"mine\"");
+    std::fs::write(own.join("mine.toml"), definition).unwrap();
+    let with_file = |arguments: &[&str]| {
+        let mut command = server.instance().command(arguments);
+        let output = command.env_remove("BASTIDE_DATA_DIR").arg("--config").arg(&file).output();
+        let output = output.unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    // With the operator's key, which only that directory has.
+    assert!(with_file(&["sandbox", "list"]).contains("box"));
+    let list = with_file(&["template", "list"]);
+    assert!(list.lines().any(|line| line.starts_with("mine ")), "{list}");
+    server.end();
+}

@@ -32,10 +32,33 @@ fn it_has_what_it_promises_and_is_kept_until_it_is_removed() {
     assert!(said.ends_with("42\n1\n"), "{said}");
 
     assert_eq!(ok(data, &["template", "build", "standard"]), built, "it is kept");
+    a_browser_built_on_it_opens_a_page_and_takes_a_screenshot(data);
     ok(data, &["template", "rm", "standard"]);
     assert_eq!(bastide(data, &["template", "rm", "standard"]).status.code(), Some(1));
     let gone = bastide(data, &["run", "--template", "standard", "--", "true"]);
     assert_eq!(gone.status.code(), Some(1));
+}
+
+/// Here, because it stands on the layers that are there now: nothing of them is built again.
+fn a_browser_built_on_it_opens_a_page_and_takes_a_screenshot(data: &Path) {
+    let events = ok(data, &["template", "build", "browser", "--json"]);
+    let events: Vec<serde_json::Value> =
+        events.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let steps: Vec<_> = events.iter().filter(|one| one["event"] == "step").collect();
+    assert!(steps.iter().all(|one| one["total"] == 3 && one["cached"] == false), "{steps:?}");
+    let built = events.last().unwrap();
+    assert_eq!((&built["name"], &built["built"]), (&"browser".into(), &true.into()));
+    // The page is served from inside; of a picture, the first pixel is as it was before any filter.
+    let script = "\
+        echo '<body style=background:#12ab34><script>document.title=1+1</script>' > page.html\n\
+        python3 -m http.server 8000 >/dev/null 2>&1 &\n\
+        until curl -so /dev/null http://127.0.0.1:8000/; do sleep 0.1; done\n\
+        screenshot-page http://127.0.0.1:8000/page.html shot.png 320,200 >/dev/null 2>&1\n\
+        python3 -c 'import zlib; png = open(\"shot.png\", \"rb\").read(); \
+        print(png[:4], int.from_bytes(png[16:20]), int.from_bytes(png[20:24])); \
+        at = png.index(b\"IDAT\"); print(zlib.decompressobj().decompress(png[at + 4:], 4)[1:4].hex())'";
+    let said = ok(data, &["run", "--template", "browser", "--", "sh", "-c", script]);
+    assert_eq!(said, "b'\\x89PNG' 320 200\n12ab34\n");
 }
 
 #[test]

@@ -58,9 +58,26 @@ fn check(head: &[u8], name: &str, verdict: Option<Verdict>) {
 fn tls_must_name_the_host() {
     check(&client_hello(Some("example.com")), "example.com", None);
     check(&client_hello(Some("EXAMPLE.com")), "example.com", None);
-    check(&client_hello(None), "example.com", None);
+    check(&client_hello(None), "example.com", Some(Verdict::NoSni));
     check(&client_hello(Some("evil.com")), "example.com", Some(Verdict::SniDiffers));
     check(&client_hello(Some("")), "example.com", Some(Verdict::SniDiffers));
+}
+
+#[test]
+fn an_encrypted_name_is_judged_by_the_one_outside() {
+    // What browsers send to everybody (RFC 9849 section 6.2), and what hides a name, look the same.
+    let outer = |name| [extension(0xfe0d, &[0; 200]), extension(0, &name_list(name))].concat();
+    check(&record(&handshake(&outer("a.com"))), "a.com", None);
+    check(&record(&handshake(&outer("public.cdn"))), "a.com", Some(Verdict::SniDiffers));
+    let nameless = record(&handshake(&extension(0xfe0d, &[0; 200])));
+    check(&nameless, "a.com", Some(Verdict::NoSni));
+}
+
+#[test]
+fn a_client_hello_of_old_names_nobody() {
+    check(&[0x80, 0x2e, 1, 3, 3, 0, 0x15], "a.com", Some(Verdict::NoSni));
+    check(&[0x80, 0x2e, 1, 0, 2, 0, 0x15], "a.com", Some(Verdict::NoSni));
+    check(&[0x80, 0x2e, 7, 3], "a.com", None);
 }
 
 #[test]

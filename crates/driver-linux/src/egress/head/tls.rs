@@ -19,7 +19,7 @@ pub(super) fn read(bytes: &[u8]) -> Head {
     };
     match server_name(&hello) {
         Ok(Some(name)) => Head::Tls(name),
-        Ok(None) => Head::Nameless,
+        Ok(None) => Head::NoSni,
         Err(Broken) => Head::Unreadable,
     }
 }

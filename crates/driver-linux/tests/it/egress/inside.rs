@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use driver_linux::egress::{
-    Access, Egress, EgressConfig, EgressHandle, Resolver, Sockets, open_in_current_netns,
+    Access, Egress, EgressConfig, EgressHandle, Resolver, Sockets, Steering, open_in_current_netns,
 };
 use model::{Policy, SandboxId};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -19,6 +19,14 @@ use tokio::io::AsyncReadExt as _;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+
+/// Every test has a process of its own.
+static BY_NFTABLES: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+
+/// From now on in this test, connections are steered as for an ordinary user.
+pub(super) fn steer_by_nftables() {
+    BY_NFTABLES.store(true, std::sync::atomic::Ordering::Relaxed);
+}
 
 pub(super) struct Inside {
     holder: Holder,
@@ -95,7 +103,7 @@ impl Inside {
     pub(super) async fn ended(&self, count: usize) -> Vec<Access> {
         for _ in 0..200 {
             let log = self.handle.as_ref().unwrap().log();
-            if log.iter().filter(|access| access.duration.is_some()).count() >= count {
+            if log.iter().filter(|access| access.duration_ms.is_some()).count() >= count {
                 return log;
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -184,10 +192,12 @@ impl Holder {
     /// As the launcher does it: from a thread that has entered only the network namespace.
     fn open_sockets(&self) -> Sockets {
         let namespace = File::open(format!("/proc/{}/ns/net", self.child.id())).unwrap();
+        let nftables = BY_NFTABLES.load(std::sync::atomic::Ordering::Relaxed);
+        let steering = if nftables { Steering::Nftables } else { Steering::Bpf };
         let opener = std::thread::spawn(move || {
             let kind = Some(LinkNameSpaceType::Network);
             move_into_link_name_space(namespace.as_fd(), kind).unwrap();
-            open_in_current_netns().unwrap()
+            open_in_current_netns(steering).unwrap()
         });
         opener.join().unwrap()
     }

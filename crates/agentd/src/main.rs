@@ -1,0 +1,79 @@
+//! The daemon as sandboxes get it: `agentd --listen ADDRESS [--data-dir DIR]`, with its token as the
+//! first line of standard input. When it listens it says so on standard output, and nothing else. People
+//! use `bastide agents server`.
+
+use std::io::{BufRead as _, Write as _};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use agentd::host::passed_environment;
+use agentd::{Config, Token};
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// A sandbox that is stopped does not wait for long.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::from(70),
+    }
+}
+
+fn run() -> std::io::Result<()> {
+    // Nobody reads our memory. In a sandbox this holds already, because the program cannot be read.
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    let arguments = Arguments::parse(std::env::args().skip(1))?;
+    let mut token = String::new();
+    std::io::stdin().lock().read_line(&mut token)?;
+    let token = token.trim();
+    if token.is_empty() {
+        return Err(std::io::ErrorKind::InvalidInput.into());
+    }
+    let home = std::env::home_dir().unwrap_or_else(|| "/".into());
+    let config = Config {
+        data_dir: arguments.data_dir.unwrap_or_else(|| home.join(".local/share/bastide-agents")),
+        directory: std::env::current_dir()?,
+        environment: passed_environment(std::env::vars_os(), &[]),
+        token: Some(Token::new(token)),
+        cors: None,
+        patience: PATIENCE,
+        mock_delay: Duration::from_millis(200),
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let listener = TcpListener::bind(arguments.listen).await?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        std::io::stdout().write_all(b"ready\n")?;
+        std::io::stdout().flush()?;
+        let stop = async move {
+            terminate.recv().await;
+        };
+        agentd::serve(listener, config, stop).await
+    })
+}
+
+struct Arguments {
+    listen: SocketAddr,
+    data_dir: Option<PathBuf>,
+}
+
+impl Arguments {
+    fn parse(mut arguments: impl Iterator<Item = String>) -> std::io::Result<Self> {
+        let invalid = || std::io::Error::from(std::io::ErrorKind::InvalidInput);
+        let (mut listen, mut data_dir) = (None, None);
+        while let Some(name) = arguments.next() {
+            let value = arguments.next().ok_or_else(invalid)?;
+            match name.as_str() {
+                "--listen" => listen = Some(value.parse().map_err(|_| invalid())?),
+                "--data-dir" => data_dir = Some(value.into()),
+                _ => return Err(invalid()),
+            }
+        }
+        Ok(Self { listen: listen.ok_or_else(invalid)?, data_dir })
+    }
+}

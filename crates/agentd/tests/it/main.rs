@@ -1,0 +1,8 @@
+//! The daemon as its clients see it: over HTTP, on a loopback port.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
+
+mod daemon;
+mod golden;
+mod openapi;
+mod programs;
+mod sessions;

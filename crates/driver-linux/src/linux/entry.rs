@@ -1,0 +1,34 @@
+//! What is known of one sandbox, as callers see it.
+
+use driver::Observed;
+use model::Phase;
+
+use super::Entry;
+use crate::incarnation;
+
+impl Entry {
+    pub(super) fn observed(&self) -> Observed {
+        Observed {
+            spec: self.stored.spec.clone(),
+            phase: self.phase(),
+            incarnation: self.running.as_ref().map(|r| r.record.incarnation.clone()),
+            started_at: self.running.as_ref().map(|r| r.record.started_at),
+            end_reason: self.end_reason,
+            tombstone: self.tombstone.clone(),
+            digest: Some(self.stored.template_digest.clone()),
+            ended: self.ended.clone().filter(|_| self.running.is_none()),
+        }
+    }
+
+    pub(super) fn phase(&self) -> Phase {
+        if self.tombstone.is_some() {
+            return Phase::Destroyed;
+        }
+        match &self.running {
+            Some(running) if incarnation::freeze_asked(&running.record) => Phase::Paused,
+            Some(_) => Phase::Running,
+            None if self.launching => Phase::Creating,
+            None => Phase::Stopped,
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! What a dead incarnation and a deleted sandbox leave on the host, and how that goes. All of it blocks,
+//! and all of it may be repeated: a crash between two steps is mended by doing them again.
+
+use std::path::Path;
+
+use anyhow::Context;
+use driver::{Ended, Tombstone};
+use jiff::Timestamp;
+use model::{EndReason, SandboxId};
+
+use super::layout;
+use super::stored::{End, Tomb};
+use super::{Entry, Inner};
+use crate::cgroup::Removed;
+use crate::incarnation;
+use crate::plan::RunRecord;
+use crate::pool::Disk;
+use crate::run_record;
+
+/// How long the end of a sandbox is told of after it is gone (ruling 7).
+pub(super) const TOMBSTONE: jiff::SignedDuration = jiff::SignedDuration::from_secs(60);
+
+impl Inner {
+    /// Why an incarnation died, from the kernel's counters and the keeper's note.
+    pub(super) fn reason_of(&self, record: &RunRecord) -> EndReason {
+        if record.boot_id != self.boot_id {
+            return EndReason::HostLost;
+        }
+        let note = std::fs::read_to_string(self.layout.exit_note(&record.incarnation)).ok();
+        let status: Option<i32> = note.and_then(|text| text.trim().parse().ok());
+        let killed = status.is_none_or(|status| status & 0x7f == 9);
+        let usage = incarnation::usage(record);
+        if usage.oom_kills > 0 && killed {
+            return EndReason::Oom;
+        }
+        EndReason::Exited
+    }
+
+    /// What an incarnation used until it died. Its counters live as long as its cgroup, so this comes
+    /// before [`Inner::clear`].
+    pub(super) fn ended(&self, record: &RunRecord) -> Ended {
+        let usage = incarnation::usage(record);
+        let noted = std::fs::metadata(self.layout.exit_note(&record.incarnation));
+        let noted = noted.and_then(|meta| meta.modified()).ok();
+        let noted = noted.and_then(|at| Timestamp::try_from(at).ok());
+        let lost = (record.boot_id != self.boot_id).then(booted_at).flatten();
+        let ended_at = lost.or(noted).unwrap_or_else(Timestamp::now);
+        Ended {
+            incarnation: record.incarnation.clone(),
+            started_at: record.started_at,
+            ended_at: ended_at.max(record.started_at),
+            cpu_usec: usage.cpu_usec,
+        }
+    }
+
+    /// Removes cgroups, socket and notes of a dead incarnation and gives its uids back.
+    pub(super) fn clear(&self, bare: &str, record: &RunRecord) {
+        // Whoever removes the cgroup gives the uids back, so that they are given back once.
+        match incarnation::remove(record) {
+            Removed::Now => self.slots().give_back(record.uid_base),
+            Removed::Before => {}
+            Removed::Not => {
+                tracing::warn!(sandbox = bare, "its uids stay taken while processes live");
+                self.slots().hold(&record.incarnation, record.uid_base);
+            }
+        }
+        let _ = std::fs::remove_file(&record.socket);
+        let _ = std::fs::remove_file(self.layout.exit_note(&record.incarnation));
+    }
+
+    /// Ends what a record tells of, if there is a record, and forgets it. Of a launch that nobody waits
+    /// for, and of a server that is gone.
+    pub(super) fn end_recorded(&self, bare: &str, path: &Path) -> anyhow::Result<()> {
+        let Some(record) = run_record::read(path).unwrap_or_default() else {
+            return layout::forget(path);
+        };
+        if incarnation::has_remains(&record) {
+            incarnation::kill(&record)?;
+            incarnation::wait_until_gone(&record)?;
+            self.clear(bare, &record);
+        }
+        layout::forget(path)
+    }
+
+    /// What a failed launch may have left goes, and its uids are free again.
+    pub(super) fn abandon(&self, bare: &str, path: &Path, uid_base: u32) {
+        let record = run_record::read(path).unwrap_or_default();
+        let Some(record) = record.filter(|record| record.uid_base == uid_base) else {
+            return self.slots().give_back(uid_base);
+        };
+        let ended = incarnation::kill(&record).and_then(|()| incarnation::wait_until_gone(&record));
+        if let Err(error) = ended {
+            let error = format!("{error:#}");
+            tracing::warn!(sandbox = bare, error, "a failed launch is left for the sweep");
+        }
+        match incarnation::remove(&record) {
+            Removed::Now | Removed::Before => self.slots().give_back(uid_base),
+            Removed::Not => self.slots().hold(&record.incarnation, uid_base),
+        }
+        let _ = std::fs::remove_file(&record.socket);
+        let _ = std::fs::remove_file(self.layout.exit_note(&record.incarnation));
+        let _ = std::fs::remove_file(path);
+    }
+
+    /// Notes that the upper was written to in this boot of the kernel only: however its compute ended,
+    /// what it holds is whole until the next boot.
+    pub(super) fn keep_upper(&self, bare: &str) -> anyhow::Result<()> {
+        let mark = self.pool.path(Disk::Upper, bare).join("boot");
+        std::fs::write(mark, &self.boot_id).context("note the boot")
+    }
+
+    /// Writes why compute ended, then forgets that there was any.
+    pub(super) fn note_end(&self, bare: &str, end: &End) -> anyhow::Result<()> {
+        layout::write_json(&self.layout.end(bare), end)?;
+        layout::forget(&self.layout.run(bare))
+    }
+
+    /// From existing to deleted, durably: the tombstone, then the rename.
+    pub(super) fn bury(&self, id: SandboxId, reason: EndReason) -> anyhow::Result<Tombstone> {
+        // Two removals of one sandbox would write one file at once.
+        let _one_at_a_time = self.burials.lock().expect("no holder of this lock panics");
+        let stored = self.stored(id).map_err(anyhow::Error::from)?.without_env();
+        // Before its processes are killed, so that what they used is told whatever happens then.
+        let last = {
+            let live = self.live();
+            let entry = live.get(&id);
+            let running = entry.and_then(|entry| entry.running.as_ref());
+            let now = running.map(|running| self.ended(&running.record));
+            now.or_else(|| entry.and_then(|entry| entry.ended.clone()))
+        };
+        let destroyed_at = Timestamp::now();
+        let tomb = Tomb { stored, destroyed_at, reason, last: last.map(Into::into) };
+        // It outlives the server; that it may not outlive the machine costs nobody anything. And a
+        // deletion is what makes room on a full disk, so it does not fail for want of room.
+        if let Err(error) = layout::write_whole(&self.layout.tombstone(&id.bare()), &tomb) {
+            let error = format!("{error:#}");
+            tracing::warn!(sandbox.id = %id, error, "no tombstone for a removed sandbox");
+        }
+        self.move_to_deleting(&id.bare())?;
+        Ok(Tombstone { destroyed_at, end_reason: reason })
+    }
+
+    pub(super) fn move_to_deleting(&self, bare: &str) -> anyhow::Result<()> {
+        self.rename_to_deleting(&self.layout.sandbox(bare), bare)?;
+        layout::sync_dir(&self.layout.sandboxes())
+    }
+
+    /// `Ok` when there is nothing to rename.
+    pub(super) fn rename_to_deleting(&self, from: &Path, bare: &str) -> anyhow::Result<()> {
+        let to = self.layout.deleting().join(bare);
+        let renamed = match std::fs::rename(from, &to) {
+            Err(error) if error.kind() == std::io::ErrorKind::DirectoryNotEmpty => {
+                std::fs::remove_dir_all(&to).context("remove an older deletion")?;
+                std::fs::rename(from, &to)
+            }
+            other => other,
+        };
+        match renamed {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(error).context("rename to deleting")
+            }
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
+    /// Frees disks and files of a sandbox that is in `deleting`.
+    pub(super) fn finish_delete(&self, bare: &str) -> anyhow::Result<()> {
+        let dir = self.layout.deleting().join(bare);
+        // Of a server that died before it had ended them.
+        self.end_recorded(bare, &dir.join("run.json"))?;
+        self.end_recorded(bare, &dir.join("maintenance.json"))?;
+        self.pool.remove(Disk::Upper, bare)?;
+        self.pool.remove(Disk::Workspace, bare)?;
+        match std::fs::remove_dir_all(dir) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(error).context("remove the sandbox's files")
+            }
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
+    /// Changes the entry of a sandbox, if there is one.
+    pub(super) fn edit(&self, id: SandboxId, change: impl FnOnce(&mut Entry)) {
+        if let Some(entry) = self.live().get_mut(&id) {
+            change(entry);
+        }
+    }
+}
+
+impl Entry {
+    pub(super) fn is_expired(&self, now: Timestamp) -> bool {
+        let tombstone = self.tombstone.as_ref();
+        tombstone.is_some_and(|tomb| now.duration_since(tomb.destroyed_at) > TOMBSTONE)
+    }
+}
+
+/// Whatever ran before this boot had ended by then.
+fn booted_at() -> Option<Timestamp> {
+    let text = std::fs::read_to_string("/proc/stat").ok()?;
+    let seconds = text.lines().find_map(|line| line.strip_prefix("btime "))?;
+    Timestamp::from_second(seconds.trim().parse().ok()?).ok()
+}
