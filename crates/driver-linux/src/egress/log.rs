@@ -24,6 +24,10 @@ pub(crate) use self::file::read;
 /// Entries a second that are written to the file; of more, only the number is kept.
 const ENTRIES_PER_SECOND: u32 = 200;
 
+/// Of each verdict one entry in this time is written also beyond that rate: a flood of one kind must not
+/// hide the only trace of another.
+const KIND_EVERY: Duration = Duration::from_secs(1);
+
 /// Two questions for the same name.
 const TWICE_WITHIN: Duration = Duration::from_secs(1);
 
@@ -49,6 +53,8 @@ struct Inner {
     refused: Option<(String, Instant)>,
     omitted: u64,
     entries: Pace,
+    /// When an entry of this verdict was last written.
+    written: BTreeMap<Verdict, Instant>,
     lines: Pace,
 }
 
@@ -76,6 +82,7 @@ impl AccessLog {
             refused: None,
             omitted: 0,
             entries: Pace::per_second(ENTRIES_PER_SECOND),
+            written: BTreeMap::new(),
             lines: Pace::per_second(LINES_PER_SECOND),
         };
         Self { sandbox, entries_max, inner: Mutex::new(inner), file: dir.map(LogFile::new) }
@@ -100,7 +107,7 @@ impl AccessLog {
         if inner.lines.take() {
             self.tell(&entry);
         }
-        if inner.entries.take() {
+        if inner.may_write(verdict) {
             entry.omitted = std::mem::take(&mut inner.omitted);
             if let Some(file) = &self.file {
                 file.push(entry.clone());
@@ -188,6 +195,19 @@ impl AccessLog {
     }
 }
 
+impl Inner {
+    fn may_write(&mut self, verdict: Verdict) -> bool {
+        let now = Instant::now();
+        let in_pace = self.entries.take();
+        let last = self.written.get(&verdict);
+        let may = in_pace || last.is_none_or(|last| *last + KIND_EVERY <= now);
+        if may {
+            self.written.insert(verdict, now);
+        }
+        may
+    }
+}
+
 impl Record {
     pub(super) fn dialled(&self, address: IpAddr) {
         // Only ever set once: a connection is dialled once.
@@ -268,6 +288,23 @@ mod tests {
         assert!(all.len() > 1000, "{}", all.len());
         let told: u64 = all.iter().map(|entry| 1 + entry.omitted).sum();
         assert!(told > 50_000, "{told}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flood_of_one_kind_does_not_hide_another() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = log(Some(dir.path().to_owned()));
+        for name in 0..1000 {
+            log.name_refused(format!("{name}.test"));
+        }
+        for _ in 0..2 {
+            let record = log.begin("metadata.test".into(), 80);
+            log.end(&record, Verdict::NotPublic);
+        }
+        log.flush().await;
+        let all = read(dir.path(), None, 100_000);
+        let of_it = all.iter().filter(|entry| entry.verdict == Verdict::NotPublic).count();
+        assert_eq!((of_it, all.last().map(|entry| entry.omitted)), (1, Some(980)));
     }
 
     #[tokio::test]

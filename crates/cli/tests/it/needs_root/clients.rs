@@ -49,5 +49,6 @@ fn smoke(scripts: &Path, command: &[PathBuf]) -> (bool, String) {
         .output()
         .unwrap();
     let text = [output.stdout, output.stderr].concat();
-    (output.status.success(), String::from_utf8_lossy(&text).into_owned())
+    let text = format!("{}{}", String::from_utf8_lossy(&text), output.status);
+    (output.status.success(), text)
 }
