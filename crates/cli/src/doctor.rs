@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use driver_linux::doctor::{self, DoctorConfig, Outcome, Row};
+use driver_linux::doctor::{self, DoctorConfig, Outcome, Row, UserCheck};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
@@ -43,11 +43,22 @@ struct Report<'a> {
 }
 
 pub(crate) fn execute(args: &DoctorArgs) -> Result<ExitCode, Failure> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let mut rows = doctor::check_host(&args.data.dir()?);
-    let result = match args.host_only {
-        true => Ok(Vec::new()),
-        false => runtime.block_on(attack()),
+    let data_dir = args.data.dir()?;
+    // These first: who asks is somebody else afterwards, and has no way to the program.
+    let keeper_command = crate::serve::keeper_command()?;
+    let mut rows = doctor::check_host(&data_dir);
+    let UserCheck { usable, weaknesses, rows: of_user } = doctor::check_user(&data_dir);
+    rows.extend(of_user);
+    let result = if usable && !args.host_only {
+        let config = DoctorConfig {
+            temp_dir: std::env::temp_dir(),
+            keeper_command,
+            runtime_dir: PathBuf::from("/run/bastide"),
+            weaknesses,
+        };
+        tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(attack(&config))
+    } else {
+        Ok(Vec::new())
     };
     let failure = match result {
         Ok(attacked) => {
@@ -64,16 +75,11 @@ pub(crate) fn execute(args: &DoctorArgs) -> Result<ExitCode, Failure> {
     Ok(if broken { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-async fn attack() -> Result<Vec<Row>, Failure> {
-    let config = DoctorConfig {
-        temp_dir: std::env::temp_dir(),
-        keeper_command: crate::serve::keeper_command()?,
-        runtime_dir: PathBuf::from("/run/bastide"),
-    };
+async fn attack(config: &DoctorConfig) -> Result<Vec<Row>, Failure> {
     let cancel = CancellationToken::new();
     let bar = out::spinner("making sandboxes to attack");
     let mut on_row = |row: &Row| bar.set_message(format!("{}: {}", row.area, row.what));
-    let attacking = doctor::attack(&config, &cancel, &mut on_row);
+    let attacking = doctor::attack(config, &cancel, &mut on_row);
     tokio::pin!(attacking);
     let attacked = tokio::select! {
         attacked = &mut attacking => attacked,

@@ -9,6 +9,7 @@ mod attacks;
 mod host;
 mod outside;
 mod stage;
+mod user;
 
 use std::path::PathBuf;
 
@@ -19,6 +20,8 @@ use self::attacks::{Attack, How, NESTED, PLAIN};
 use self::stage::Stage;
 
 pub use self::host::check_host;
+pub use self::user::{UserCheck, check_user};
+use crate::privilege::Weakness;
 
 /// How one check went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -52,6 +55,8 @@ pub struct DoctorConfig {
     pub temp_dir: PathBuf,
     pub keeper_command: Vec<PathBuf>,
     pub runtime_dir: PathBuf,
+    /// Of this process: an attack that is known to get through with one of them makes a weak row.
+    pub weaknesses: Vec<Weakness>,
 }
 
 /// Runs every attack, without `nesting` and with it; tells each row as it comes.
@@ -67,7 +72,7 @@ pub async fn attack(
     for (attacks, nesting) in [(PLAIN, false), (NESTED, true)] {
         let mut stage = Box::pin(Stage::open(config, nesting)).await?;
         let interrupted = tokio::select! {
-            () = Box::pin(run_all(&mut stage, attacks, &mut rows, on_row)) => false,
+            () = Box::pin(run_all(&mut stage, (attacks, &config.weaknesses), &mut rows, on_row)) => false,
             () = cancel.cancelled() => true,
         };
         let left = stage.close().await;
@@ -84,7 +89,7 @@ pub async fn attack(
 
 async fn run_all(
     stage: &mut Stage,
-    attacks: &[Attack],
+    (attacks, weaknesses): (&[Attack], &[Weakness]),
     rows: &mut Vec<Row>,
     on_row: &mut (dyn FnMut(&Row) + Send),
 ) {
@@ -97,9 +102,15 @@ async fn run_all(
             Ok(verdict) => (verdict.outcome, verdict.seen),
             Err(error) => (Outcome::Broken, format!("the attack itself failed: {error:#}")),
         };
-        let hint = match outcome {
-            Outcome::Held => None,
-            Outcome::Weak | Outcome::Broken | Outcome::Skipped => attack.hint.map(str::to_owned),
+        let known = weaknesses.iter().find(|weakness| attack.known_with.contains(&weakness.code));
+        let (outcome, seen, hint) = match (outcome, known) {
+            (Outcome::Held, _) => (outcome, seen, None),
+            (Outcome::Broken, Some(Weakness { code, hint, .. })) => {
+                (Outcome::Weak, format!("{seen} (weaker: {code})"), Some(hint.clone()))
+            }
+            (Outcome::Weak | Outcome::Broken | Outcome::Skipped, _) => {
+                (outcome, seen, attack.hint.map(str::to_owned))
+            }
         };
         let (what, how) = (attack.what.to_owned(), attack.tried.to_owned());
         let row = Row { area: attack.area, what, how, outcome, seen, hint };

@@ -12,6 +12,8 @@ pub(super) struct Attack {
     pub(super) tried: &'static str,
     pub(super) how: How,
     pub(super) hint: Option<&'static str>,
+    /// Weaknesses of a host, by their codes, with any of which it is known to get through.
+    pub(super) known_with: &'static [&'static str],
 }
 
 #[derive(Clone, Copy)]
@@ -37,12 +39,21 @@ use Argument as A;
 use How::{Inside, Outside as O};
 
 const fn row(area: &'static str, what: &'static str, tried: &'static str, how: How) -> Attack {
-    Attack { area, what, tried, how, hint: None }
+    Attack { area, what, tried, how, hint: None, known_with: &[] }
 }
 
 const fn hinted(attack: Attack, hint: &'static str) -> Attack {
     Attack { hint: Some(hint), ..attack }
 }
+
+const fn known(attack: Attack, known_with: &'static [&'static str]) -> Attack {
+    Attack { known_with, ..attack }
+}
+
+/// The codes of weaknesses: nothing counts what all processes of a sandbox use together.
+const UNCOUNTED: &[&str] = &["cgroups", "controllers"];
+/// The kernel counts some things for whoever runs a sandbox.
+const SHARED: &[&str] = &["one_id", "shared_ids"];
 
 /// In sandboxes as they usually are.
 #[rustfmt::skip]
@@ -77,16 +88,16 @@ pub(super) const PLAIN: &[Attack] = &[
     row("network", "routes", "make links, addresses and routes over netlink", Inside("netlink", &[])),
     row("network", "the guest's ports", "bind 49983 and 2468 inside; who answers the host", O(Outside::Ports)),
     row("neighbours", "files, sockets and segments", "look for those that a neighbour just made", O(Outside::Neighbour)),
-    row("neighbours", "what others do", "watch (inotify) and lock (flock) what might be shared", O(Outside::Watch)),
+    known(row("neighbours", "what others do", "watch (inotify) and lock (flock) what might be shared", O(Outside::Watch)), &["devices"]),
     row("neighbours", "inotify", "use up all instances; the neighbour makes one", O(Outside::Budget("inotify"))),
-    row("neighbours", "pipes", "fill the budget of pipe pages; the neighbour enlarges one", O(Outside::Budget("pipes"))),
-    row("neighbours", "signals", "queue signals until none fits; the neighbour queues one", O(Outside::Budget("signals"))),
-    row("neighbours", "message queues", "make them until none is left; the neighbour makes one", O(Outside::Budget("queues"))),
+    known(row("neighbours", "pipes", "fill the budget of pipe pages; the neighbour enlarges one", O(Outside::Budget("pipes"))), SHARED),
+    known(row("neighbours", "signals", "queue signals until none fits; the neighbour queues one", O(Outside::Budget("signals"))), SHARED),
+    known(row("neighbours", "message queues", "make them until none is left; the neighbour makes one", O(Outside::Budget("queues"))), SHARED),
     row("limits", "processes", "fork until it fails; the neighbour forks", O(Outside::Forks)),
-    row("limits", "memory", "touch twice the limit; the neighbour and the counters", O(Outside::Memory)),
+    known(row("limits", "memory", "touch twice the limit; the neighbour and the counters", O(Outside::Memory)), UNCOUNTED),
     row("limits", "shared memory", "fill /dev/shm", Inside("shared_memory", &[A::MemoryMib])),
-    hinted(row("limits", "socket buffers", "fill those of 150 connections", Inside("socket_buffers", &[A::MemoryMib])),
-        "the kernel needs memory.kmem.tcp.limit_in_bytes (cgroup v1) or the memory controller of v2"),
+    known(hinted(row("limits", "socket buffers", "fill those of 150 connections", Inside("socket_buffers", &[A::MemoryMib])),
+        "the kernel needs memory.kmem.tcp.limit_in_bytes (cgroup v1) or the memory controller of v2"), UNCOUNTED),
     row("limits", "open files", "open until it fails, raise the limit", Inside("open_files", &[A::MemoryMib])),
     hinted(row("limits", "file locks", "take 50,000; whether the memory of them is counted", O(Outside::Locks)),
         "no setting of this kernel helps: watch the slab file_lock_cache, and prefer small sandboxes for strangers"),

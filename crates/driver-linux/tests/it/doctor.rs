@@ -16,6 +16,7 @@ mod needs_root {
             temp_dir: host.path().to_owned(),
             keeper_command: vec![PathBuf::from(env!("CARGO_BIN_EXE_bastide-keeper"))],
             runtime_dir: host.path().join("runtime"),
+            weaknesses: Vec::new(),
         }
     }
 

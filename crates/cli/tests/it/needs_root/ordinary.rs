@@ -9,6 +9,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
 
 use self::user::{Ids, UID, User, pause, processes, text};
 
@@ -31,6 +32,33 @@ fn a_command_runs_with_its_input_output_and_exit_code() {
         user.check(&["--", "sh", "-c", wrote], "", (0, "mine\n", ""));
         assert_eq!(user.run(&["--", "no-such-program-here"], "").status.code(), Some(127));
     }
+}
+
+#[test]
+fn doctor_says_what_is_weaker() {
+    for (ids, expected) in [(Ids::Range, "shared_ids"), (Ids::One, "one_id")] {
+        let user = User::new(ids);
+        let output = user.command(&["doctor", "--host-only", "--json"]).output().unwrap();
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let rows = report["rows"].as_array().unwrap();
+        let of_user: Vec<_> = rows.iter().filter(|row| row["area"] == "without root").collect();
+        let weak = of_user.iter().filter(|row| row["outcome"] == "weak" && row["hint"].is_string());
+        let weak: Vec<_> = weak.filter_map(|row| row["what"].as_str()).collect();
+        assert!(weak.contains(&expected) && weak.contains(&"disk"), "{ids:?}: {report:#}");
+        assert_eq!(
+            (&of_user[0]["what"], &of_user[0]["outcome"]),
+            (&json!("user namespaces"), &json!("held"))
+        );
+    }
+}
+
+#[test]
+fn doctors_attacks_get_through_only_where_it_says_so() {
+    let user = User::new(Ids::Range);
+    let output = user.command(&["doctor", "--json"]).output().unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{report:#}");
+    assert!(report["rows"].as_array().unwrap().len() > 60, "{report:#}");
 }
 
 #[test]
