@@ -5,6 +5,7 @@
 //! HTTP in this crate: status codes and headers belong to `server`.
 
 pub mod access;
+pub mod account;
 pub mod agent;
 pub mod cancel;
 pub mod create;
@@ -22,6 +23,9 @@ pub mod template;
 pub mod usage;
 
 pub use access::{EgressEntry, EgressLog, EgressQuery};
+pub use account::{
+    CodeSent, SignIn, SignedIn, Tenant, TenantCreated, TenantKeyCreated, TenantKeys, VerifyCode,
+};
 pub use cancel::{CancelRequest, CancelResponse};
 pub use create::{Checked, CreateSandbox};
 pub use event::StreamedEvent;

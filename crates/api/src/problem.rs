@@ -58,6 +58,8 @@ pub enum Code {
     IdempotencyMismatch,
     /// A quota is used up; `Retry-After` says when it may be worth trying again.
     QuotaExceeded,
+    /// Too many requests of this kind in a while; `Retry-After` says when to try again.
+    RateLimited,
     /// The path only answers a request that asks for an upgrade of the connection.
     UpgradeRequired,
     /// Nothing listens on that port in the sandbox.

@@ -8,7 +8,7 @@ use model::TemplateName;
 use server::config::Places;
 
 use crate::failure::Failure;
-use crate::{agents, doctor, keys, run, sandbox, template};
+use crate::{account, agents, doctor, keys, run, sandbox, template};
 
 /// Self-hosted sandboxes for AI agents
 #[derive(Debug, Parser)]
@@ -38,6 +38,13 @@ pub(crate) enum Command {
         shown: Shown,
         #[command(subcommand)]
         command: template::Command,
+    },
+    /// Sign up and in with a code by e-mail
+    Account {
+        #[command(flatten)]
+        connection: Connection,
+        #[command(subcommand)]
+        command: account::Command,
     },
     /// Create, list and revoke API keys
     Keys {

@@ -2,14 +2,19 @@
 
 use std::process::ExitCode;
 
-use api::key::{ApiKeys, CreatedKey};
+use api::key::{ApiKeys, CreatedKey, Revoked};
+use api::{TenantKeyCreated, TenantKeys};
 use clap::Subcommand;
 use http::Method;
 use serde_json::{Map, Value};
 
-use crate::client::Client;
+use crate::client::{Client, empty};
 use crate::failure::Failure;
 use crate::out;
+
+/// One's own keys, for any key or token; the operator's commands about others go elsewhere.
+const OWN: &str = "/v1/tenants/me/api-keys";
+const KEEP: &str = "hint: keep it now, it cannot be shown again";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -60,6 +65,16 @@ async fn create(
     plan: Option<String>,
     json: bool,
 ) -> Result<(), Failure> {
+    if owner.is_none() && plan.is_none() {
+        let key: TenantKeyCreated = client.json(Method::POST, OWN, None).await?;
+        if json {
+            return out::json(&key);
+        }
+        out::line(&key.api_key);
+        out::note(format!("{} on plan {}", key.key_id, key.plan_tier));
+        out::note(KEEP);
+        return Ok(());
+    }
     let mut body = Map::new();
     if let Some(owner) = owner {
         body.insert("owner".into(), owner_id(owner).into());
@@ -74,16 +89,22 @@ async fn create(
     }
     out::line(&key.key);
     out::note(format!("{} for {} on plan {}", key.key_id, key.owner, key.plan_tier));
-    out::note("hint: keep it now, it cannot be shown again");
+    out::note(KEEP);
     Ok(())
 }
 
 async fn list(client: &Client, owner: Option<&str>, json: bool) -> Result<(), Failure> {
-    let keys: ApiKeys = client.json(Method::GET, &of_owner("/v1/api-keys", owner), None).await?;
+    let keys = match owner {
+        None => client.json::<TenantKeys>(Method::GET, OWN, None).await?.keys,
+        Some(owner) => {
+            let path = of_owner("/v1/api-keys", owner);
+            client.json::<ApiKeys>(Method::GET, &path, None).await?.api_keys
+        }
+    };
     if json {
-        return out::json(&keys);
+        return out::json(&ApiKeys { api_keys: keys });
     }
-    let rows = keys.api_keys.into_iter().map(|key| {
+    let rows = keys.into_iter().map(|key| {
         let state = if key.revoked { "revoked" } else { "active" };
         vec![key.key_id, key.prefix, state.into(), key.plan_tier, key.created_at.to_string()]
     });
@@ -101,10 +122,15 @@ async fn revoke(
     if key_id.is_empty() || !key_id.bytes().all(plain) {
         return Err(Failure::new(format!("no such key: {key_id}")));
     }
-    let path = of_owner(&format!("/v1/api-keys/{key_id}"), owner);
-    let answer: Value = client.json(Method::DELETE, &path, None).await?;
+    let path = match owner {
+        None => format!("{OWN}/{key_id}"),
+        Some(owner) => of_owner(&format!("/v1/api-keys/{key_id}"), owner),
+    };
+    let request = client.request(Method::DELETE, &path).body(empty());
+    let request = request.map_err(|error| Failure::new(error.to_string()))?;
+    client.whole(request).await?;
     if json {
-        return out::json(&answer);
+        return out::json(&Revoked { status: "revoked".into() });
     }
     out::line(key_id);
     Ok(())
@@ -115,8 +141,7 @@ fn owner_id(name: &str) -> String {
     if name.starts_with("usr_") { name.to_owned() } else { format!("usr_{name}") }
 }
 
-fn of_owner(path: &str, owner: Option<&str>) -> String {
-    let Some(owner) = owner else { return path.to_owned() };
+fn of_owner(path: &str, owner: &str) -> String {
     let query = form_urlencoded::Serializer::new(String::new())
         .append_pair("owner", &owner_id(owner))
         .finish();

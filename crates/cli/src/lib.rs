@@ -1,6 +1,7 @@
 //! The command line of Bastide. It wires the parts together for `serve` and `run`; everything else
 //! is a client of the HTTP API and knows no more than what the API says.
 
+mod account;
 mod agents;
 mod args;
 mod attach;
@@ -46,6 +47,10 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
             let client = Client::new(&connection)?;
             let json = connection.shown.json;
             block_on(sandbox::execute(&client, *command, json))
+        }
+        Command::Account { connection, command } => {
+            let client = Client::new(&connection)?;
+            block_on(account::execute(&client, command, connection.shown.json))
         }
         Command::Keys { connection, command } => {
             let client = Client::new(&connection)?;

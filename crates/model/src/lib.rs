@@ -2,6 +2,7 @@
 //! decision when it ends. Pure: no I/O, no tokio, no SQL, no HTTP.
 
 pub mod access;
+pub mod email;
 pub mod error;
 pub mod event;
 pub mod ids;
@@ -15,6 +16,7 @@ pub mod reserved;
 pub mod spec;
 
 pub use access::{Access, Outcome, Verdict};
+pub use email::Email;
 pub use error::{Conflict, Error, Result};
 pub use event::{EndReason, Event, EventKind};
 pub use ids::{ExecId, OwnerId, SandboxId, SandboxRef};

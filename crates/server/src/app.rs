@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use url::Url;
 
+use crate::accounts::Accounts;
 use crate::config::{Limits, MetricsAccess};
 use crate::forward::Leader;
 use crate::metrics::Metrics;
@@ -24,6 +25,7 @@ pub(crate) struct Shared {
     pub(crate) engine: Engine,
     pub(crate) store: Store,
     pub(crate) address: PublicAddress,
+    pub(crate) accounts: Accounts,
     /// Signs and checks links to ports.
     pub(crate) signer: Signer,
     /// Where ports have hosts of their own.

@@ -1,20 +1,44 @@
-//! Who calls: an API key in `Authorization: Bearer` or `X-API-KEY`.
+//! Who calls: an API key in `Authorization: Bearer` or `X-API-KEY`, or an account's token.
 
 use axum::extract::FromRequestParts;
 use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
 use engine::Caller;
+use jiff::Timestamp;
 use model::Plan;
+use store::{Admission, Rate};
 
+use crate::accounts::proxies::attempter;
 use crate::app::App;
+use crate::listen::PeerAddress;
 use crate::refusal::Refusal;
 
 /// The caller, verified. The first argument of every handler that needs one, so that nothing is
 /// looked at before.
 pub(crate) struct Who(pub(crate) Caller);
 
+/// The same for what an API key may not do, so that a key that leaked cannot make others: the account
+/// itself, or the operator.
+pub(crate) struct Holder(pub(crate) Caller);
+
+/// A request that takes no credential. The first argument of its handler: too many of them from one
+/// address are refused before anything is done for them.
+pub(crate) struct Attempt;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Proof {
+    Key,
+    Token,
+}
+
 impl Who {
+    pub(crate) fn is_operator(&self) -> bool {
+        self.0.plan == Plan::Operator
+    }
+}
+
+impl Holder {
     pub(crate) fn is_operator(&self) -> bool {
         self.0.plan == Plan::Operator
     }
@@ -28,15 +52,57 @@ impl FromRequestParts<App> for Who {
     }
 }
 
-/// Whose key the headers hold.
+impl FromRequestParts<App> for Holder {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Refusal> {
+        match known(app, &parts.headers).await? {
+            (caller, Proof::Token) => Ok(Self(caller)),
+            (caller, Proof::Key) if caller.plan == Plan::Operator => Ok(Self(caller)),
+            (_, Proof::Key) => Err(Refusal::TokenRequired),
+        }
+    }
+}
+
+impl FromRequestParts<App> for Attempt {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Refusal> {
+        let Some(PeerAddress(peer)) = parts.extensions.get::<PeerAddress>().copied() else {
+            return Ok(Self);
+        };
+        let client = attempter(app.accounts.proxies.client(peer.ip(), &parts.headers));
+        admit(app, &format!("attempt:{client}"), app.accounts.attempts).await?;
+        Ok(Self)
+    }
+}
+
+/// Counts one more, or refuses it.
+pub(crate) async fn admit(app: &App, bucket: &str, rate: Rate) -> Result<(), Refusal> {
+    match app.store.admit(bucket, rate, Timestamp::now()).await? {
+        Admission::Granted => Ok(()),
+        Admission::Refused { retry_after } => Err(Refusal::RateLimited { retry_after }),
+    }
+}
+
+/// Whose key or token the headers hold.
 pub(crate) async fn caller(app: &App, headers: &HeaderMap) -> Result<Caller, Refusal> {
+    Ok(known(app, headers).await?.0)
+}
+
+async fn known(app: &App, headers: &HeaderMap) -> Result<(Caller, Proof), Refusal> {
     let Some(secret) = credential(headers) else {
         return Err(Refusal::Unauthorized { sent: false });
     };
-    match app.store.verify(secret).await? {
-        Some(verified) => Ok(Caller { owner: verified.owner, plan: verified.plan }),
-        None => Err(Refusal::Unauthorized { sent: true }),
+    if let Some(verified) = app.store.verify(secret).await? {
+        return Ok((Caller { owner: verified.owner, plan: verified.plan }, Proof::Key));
     }
+    if let Some(owner) = app.accounts.tokens.owner(secret)
+        && let Some(account) = app.store.account(&owner).await?
+    {
+        return Ok((Caller { owner, plan: account.plan.unwrap_or(Plan::Free) }, Proof::Token));
+    }
+    Err(Refusal::Unauthorized { sent: true })
 }
 
 /// `Authorization` wins over `X-API-KEY`; a scheme other than Bearer is no credential.

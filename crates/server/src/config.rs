@@ -4,6 +4,7 @@
 //! With the command line this is the only place that reads the environment. What a setting is
 //! called, and what it means, is said once: in [`settings::SETTINGS`].
 
+mod accounts;
 mod check;
 mod engine;
 mod flags;
@@ -15,10 +16,12 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use ipnet::IpNet;
 use model::policy::Rule;
 use model::{PolicyName, TemplateName};
 use serde::{Deserialize, Serialize};
 
+pub use accounts::{Auth, MailSettings, Secret};
 pub use flags::Flags;
 pub use layers::{Environment, Places, load};
 pub use listen::Listen;
@@ -50,6 +53,11 @@ pub struct Config {
     pub drain_seconds: u64,
     pub sweep_seconds: u64,
     pub metrics: MetricsAccess,
+    pub auth: Auth,
+    pub mail: MailSettings,
+    pub signing_key_file: Option<PathBuf>,
+    pub trusted_proxies: Vec<IpNet>,
+    pub test_mode: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -204,6 +212,11 @@ impl Default for Config {
             drain_seconds: 30,
             sweep_seconds: 10,
             metrics: MetricsAccess::Open,
+            auth: Auth::default(),
+            mail: MailSettings::default(),
+            signing_key_file: None,
+            trusted_proxies: Vec::new(),
+            test_mode: false,
         }
     }
 }

@@ -109,7 +109,9 @@ pub(crate) fn peer_of(headers: &HeaderMap) -> Option<SocketAddr> {
 fn place(route: &str) -> Place {
     let Some(of_sandbox) = route.strip_prefix("/v1/sandboxes/{id}/") else {
         let own = ["/healthz", "/openapi.json", "/docs", "/metrics"].contains(&route);
-        let stored = route == "/v1/api-keys" || route.starts_with("/v1/api-keys/");
+        let stored = ["/v1/api-keys", "/v1/tenants", "/v1/auth"].iter().any(|of| {
+            route.strip_prefix(of).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        });
         return if own || stored { Place::Anywhere } else { Place::Leader };
     };
     if of_sandbox.starts_with("ports/") {

@@ -3,6 +3,7 @@
 //! Settings, authentication, routes, the `OpenAPI` document that follows from them, metrics, logs and
 //! the graceful end. Only this crate knows HTTP status codes; it decides nothing about sandboxes.
 
+mod accounts;
 mod app;
 mod auth;
 mod body;
@@ -10,6 +11,7 @@ pub mod config;
 mod docs;
 mod forward;
 mod front;
+mod https;
 mod lease;
 mod limits;
 mod listen;
@@ -21,6 +23,7 @@ mod preview;
 mod refusal;
 mod roster;
 mod routes;
+mod signing_key;
 mod sse;
 mod target;
 mod tls;

@@ -33,6 +33,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use utoipa::openapi::OpenApi;
 
+use crate::accounts::Accounts;
 use crate::app::{App, PublicAddress, Shared, Standing};
 use crate::config::Config;
 use crate::forward::Leader;
@@ -44,6 +45,7 @@ use crate::metrics::Metrics;
 use crate::preview::{Domain, Signer};
 use crate::refusal::Refusal;
 use crate::roster::Entered;
+use crate::signing_key::SigningKey;
 use crate::tls::Acceptor;
 use crate::turns::Turns;
 use crate::{openapi, routes};
@@ -108,6 +110,7 @@ pub struct Server {
     store: Store,
     address: PublicAddress,
     signer: Signer,
+    accounts: Accounts,
     domain: Option<Domain>,
     document: OpenApi,
     door: Door,
@@ -157,9 +160,11 @@ impl Server {
             ..door.clone()
         };
         let address = public_address(config, first)?;
+        let key = SigningKey::open(&config.data_dir, config.signing_key_file.as_deref())?;
         Ok(Self {
             listeners,
-            signer: Signer::open(&config.data_dir)?,
+            signer: Signer::new(&key),
+            accounts: Accounts::open(config, &key)?,
             domain: Domain::new(config.ports.domain.as_deref(), &address),
             data_dir: config.data_dir.clone(),
             config: config.clone(),
@@ -216,6 +221,7 @@ impl Server {
             engine: engine.clone(),
             store: self.store.clone(),
             signer: self.signer.clone(),
+            accounts: self.accounts.clone(),
             preview_domain: self.domain.clone(),
             preview_silence: Duration::from_secs(self.config.ports.silence_seconds),
             address: self.address.clone(),

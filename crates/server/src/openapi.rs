@@ -6,7 +6,7 @@ use api::{Code, Problem};
 use axum::Router;
 use axum::routing::{MethodRouter, post};
 use utoipa::openapi::path::Operation;
-use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{Content, OpenApi, Ref, RefOr, Response};
 use utoipa::{Modify, OpenApi as _};
 use utoipa_axum::router::OpenApiRouter;
@@ -15,7 +15,8 @@ use utoipa_axum::routes;
 use crate::app::{App, Pages};
 use crate::docs;
 use crate::routes::{
-    agents, egress, events, exec, files, keys, lifecycle, logs, meta, ports, sandboxes, tunnel,
+    agents, egress, events, exec, files, keys, lifecycle, logs, meta, ports, sandboxes, sign_in,
+    tenants, tunnel,
 };
 
 const PROBLEM_JSON: &str = "application/problem+json";
@@ -38,6 +39,7 @@ const PROBLEM_JSON: &str = "application/problem+json";
         (name = "Agents", description = "The agent daemon of a sandbox"),
         (name = "Tunnels", description = "Raw connections to ports inside"),
         (name = "Events", description = "What happens to your sandboxes, as it happens"),
+        (name = "Accounts", description = "Signing up and in, and one's own keys"),
         (name = "API keys", description = "Who may call"),
         (name = "Server", description = "Health, metrics, this description"),
     ),
@@ -45,7 +47,7 @@ const PROBLEM_JSON: &str = "application/problem+json";
     components(schemas(
         Problem, Code, ExecStarted, ExecOutput, ExecGap, ExecExit, ExecLost,
     )),
-    security(("api_key" = []), ("api_key_header" = [])),
+    security(("api_key" = []), ("api_key_header" = []), ("account_token" = [])),
     modifiers(&Common),
 )]
 struct Description;
@@ -76,6 +78,14 @@ pub(crate) fn router() -> (Router<App>, OpenApi) {
         .routes(routes!(files::import))
         .routes(routes!(tunnel::open, tunnel::open_get))
         .routes(routes!(events::events))
+        .routes(routes!(sign_in::sign_up))
+        .routes(routes!(sign_in::verify_sign_up))
+        .routes(routes!(sign_in::register))
+        .routes(routes!(sign_in::login))
+        .routes(routes!(sign_in::verify_otp))
+        .routes(routes!(tenants::me))
+        .routes(routes!(tenants::create_key, tenants::list_keys))
+        .routes(routes!(tenants::revoke_key))
         .routes(routes!(keys::create, keys::list))
         .routes(routes!(keys::revoke))
         .routes(routes!(meta::templates))
@@ -122,6 +132,8 @@ impl Modify for Common {
         let components = document.components.get_or_insert_default();
         let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).bearer_format("e2a_…");
         components.add_security_scheme("api_key", SecurityScheme::Http(bearer.build()));
+        let token = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).bearer_format("JWT");
+        components.add_security_scheme("account_token", SecurityScheme::Http(token.build()));
         let header = utoipa::openapi::security::ApiKeyValue::new("X-API-KEY");
         components.add_security_scheme(
             "api_key_header",
@@ -144,8 +156,9 @@ fn complete(operation: &mut Operation) {
         responses.entry(status.into()).or_insert_with(|| RefOr::T(Response::new(about)));
     };
     may_answer("500", "A bug or a broken host");
-    if operation.security.is_none() {
-        may_answer("401", "No API key, or one that is not known");
+    let open = SecurityRequirement::default();
+    if !operation.security.as_ref().is_some_and(|needs| needs.contains(&open)) {
+        may_answer("401", "No API key or token, or one that is not known");
         may_answer("503", "A part that is needed does not answer; the same request may work later");
     }
     if operation.request_body.is_some() {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use model::{OwnerId, Plan};
-use store::Store;
+use store::{KeyFormat, Store};
 
 pub const OPERATOR_KEY_FILE: &str = "operator.key";
 const OPERATOR: &str = "usr_operator";
@@ -22,7 +22,7 @@ pub async fn ensure_operator_key(store: &Store, data_dir: &Path) -> Result<PathB
         tracing::warn!("the key in {} is not known to the store: making a new one", file.display());
     }
     let owner: OwnerId = OPERATOR.parse().context("name the operator")?;
-    let key = store.create_key(&owner, Plan::Operator, "operator").await?;
+    let key = store.create_key(&owner, Plan::Operator, KeyFormat::Live, "operator").await?;
     write(data_dir, &file, &key.secret)?;
     tracing::info!("the operator's key is in {}", file.display());
     Ok(file)

@@ -5,6 +5,7 @@ use axum::Json;
 use axum::http::header::{CONTENT_TYPE, HeaderName, RETRY_AFTER, UPGRADE, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
+use jiff::SignedDuration;
 use model::{Conflict, Error};
 
 use crate::preview::Trouble;
@@ -16,6 +17,13 @@ pub(crate) enum Refusal {
     /// No credential, or (`sent`) one that is not known.
     Unauthorized {
         sent: bool,
+    },
+    /// An API key, where an account's token is needed.
+    TokenRequired,
+    /// Not the code that was sent.
+    WrongCode,
+    RateLimited {
+        retry_after: SignedDuration,
     },
     Forbidden(&'static str),
     NoRoute,
@@ -82,12 +90,34 @@ impl Refusal {
             Self::Failed(error) => Answer::of_error(error),
             Self::Unauthorized { sent } => {
                 let (detail, challenge) = if sent {
-                    ("the API key is not known, or was revoked", INVALID_TOKEN)
+                    ("the API key or token is not known, has expired or was revoked", INVALID_TOKEN)
                 } else {
                     ("send an API key: Authorization: Bearer e2a_…", NO_TOKEN)
                 };
                 Answer::new(StatusCode::UNAUTHORIZED, Code::Unauthorized, detail)
                     .with(WWW_AUTHENTICATE, HeaderValue::from_static(challenge))
+            }
+            Self::TokenRequired => Answer::new(
+                StatusCode::UNAUTHORIZED,
+                Code::Unauthorized,
+                "this takes no API key but an account's token: POST /v1/auth/login has a code sent \
+                 that POST /v1/auth/verify-otp takes for one",
+            )
+            .with(WWW_AUTHENTICATE, HeaderValue::from_static(INVALID_TOKEN)),
+            Self::WrongCode => Answer::new(
+                StatusCode::UNAUTHORIZED,
+                Code::Unauthorized,
+                "not the code that was sent last, or it was used, has expired, or was guessed at too \
+                 often",
+            ),
+            Self::RateLimited { retry_after } => {
+                let seconds = u64::try_from(retry_after.as_millis()).unwrap_or(0).div_ceil(1000);
+                Answer::new(
+                    StatusCode::TOO_MANY_REQUESTS,
+                    Code::RateLimited,
+                    "too many requests of this kind; Retry-After says when to try again",
+                )
+                .with(RETRY_AFTER, HeaderValue::from(seconds.max(1)))
             }
             Self::Forbidden(detail) => Answer::new(StatusCode::FORBIDDEN, Code::Forbidden, detail),
             Self::NoRoute => Answer::new(

@@ -11,6 +11,8 @@ pub(crate) mod logs;
 pub(crate) mod meta;
 pub(crate) mod ports;
 pub(crate) mod sandboxes;
+pub(crate) mod sign_in;
+pub(crate) mod tenants;
 pub(crate) mod tunnel;
 
 use std::sync::Arc;

@@ -8,7 +8,7 @@ use rusqlite::{Connection, params};
 
 use crate::read::micros;
 use crate::writer::{Batch, Pending};
-use crate::{Store, event, lease};
+use crate::{Store, code, event, lease, rate};
 
 /// One change; [`Store::apply`] takes several.
 #[derive(Debug, Clone, PartialEq)]
@@ -94,6 +94,8 @@ impl Store {
             execute(batch.connection, "DELETE FROM events WHERE at < $1", before)?;
             let before = params![micros(now)];
             execute(batch.connection, "DELETE FROM requests WHERE expires_at < $1", before)?;
+            code::prune(batch.connection, now)?;
+            rate::prune(batch.connection, now)?;
             let before = params![micros(events_before)];
             execute(
                 batch.connection,

@@ -21,14 +21,20 @@ use crate::change::execute;
 use crate::key::mark::{Mark, Seen};
 use crate::read::{all, micros, parsed, unreadable};
 
-const SECRET_PREFIX: &str = "e2a_live_";
-/// Characters of a secret that are kept readable, to tell keys apart.
-const PREFIX_LEN: usize = SECRET_PREFIX.len() + 6;
 /// Low on purpose: the secret is 256 random bits, so there is nothing that stretching could save.
 const BCRYPT_COST: u32 = 6;
 /// How long a verified key is believed without a look, unless one is revoked.
 const BELIEVED_FOR: Duration = Duration::from_secs(5);
 const CACHE_MAX: usize = 10_000;
+
+/// How a secret begins; what follows is 64 hexadecimal digits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyFormat {
+    /// `e2a_live_`, from `/v1/api-keys`.
+    Live,
+    /// `e2a_`, from `/v1/tenants`.
+    Tenant,
+}
 
 /// What is remembered of a key; the secret is not.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,18 +86,24 @@ struct Kept {
 }
 
 impl Store {
-    pub async fn create_key(&self, owner: &OwnerId, plan: Plan, name: &str) -> Result<NewKey> {
+    pub async fn create_key(
+        &self,
+        owner: &OwnerId,
+        plan: Plan,
+        format: KeyFormat,
+        name: &str,
+    ) -> Result<NewKey> {
         if name.is_empty() || name.len() > 100 || name.chars().any(char::is_control) {
             return Err(Error::invalid("name", "must be 1 to 100 printable characters"));
         }
-        let secret = new_secret()?;
+        let secret = format.secret()?;
         let sha256 = digest(&secret);
         let record = KeyRecord {
             id: format!("key_{}", uuid::Uuid::new_v4().simple()),
             owner: owner.clone(),
             plan,
             name: name.to_owned(),
-            prefix: secret[..PREFIX_LEN].to_owned(),
+            prefix: secret[..format.prefix_len()].to_owned(),
             created_at: Timestamp::from_microsecond(Timestamp::now().as_microsecond())
                 .context("read the clock")?,
             revoked_at: None,
@@ -106,8 +118,11 @@ impl Store {
     pub async fn list_keys(&self, owner: &OwnerId) -> Result<Vec<KeyRecord>> {
         let owner = owner.clone();
         self.read(move |db| {
-            let sql = "SELECT id, owner, plan, name, prefix, created_at, revoked_at FROM api_keys
-                       WHERE owner = $1 ORDER BY created_at DESC, id DESC";
+            let sql =
+                "SELECT api_keys.id, owner, coalesce(owners.plan, api_keys.plan), name, prefix,
+                       api_keys.created_at, revoked_at
+                       FROM api_keys JOIN owners ON owners.id = owner
+                       WHERE owner = $1 ORDER BY api_keys.created_at DESC, api_keys.id DESC";
             all(db, sql, params![owner.as_str()], key_record)
         })
         .await
@@ -180,7 +195,9 @@ impl Store {
     async fn find_key(&self, sha256: [u8; 32]) -> Result<Option<Verified>> {
         self.read(move |db| {
             db.prepare_cached(
-                "SELECT id, owner, plan FROM api_keys WHERE sha256 = $1 AND revoked_at IS NULL",
+                "SELECT api_keys.id, owner, coalesce(owners.plan, api_keys.plan)
+                 FROM api_keys JOIN owners ON owners.id = owner
+                 WHERE sha256 = $1 AND revoked_at IS NULL",
             )?
             .query_row(params![sha256], |row| {
                 Ok(Verified { key_id: row.get(0)?, owner: parsed(row, 1)?, plan: plan(row, 2)? })
@@ -220,10 +237,27 @@ impl Cache {
     }
 }
 
-fn new_secret() -> Result<String> {
-    let mut random = [0; 32];
-    getrandom::fill(&mut random).context("read random bytes")?;
-    Ok(format!("{SECRET_PREFIX}{}", hex(&random)))
+impl KeyFormat {
+    fn beginning(self) -> &'static str {
+        match self {
+            Self::Live => "e2a_live_",
+            Self::Tenant => "e2a_",
+        }
+    }
+
+    /// Characters of a secret that are kept readable, to tell keys apart.
+    fn prefix_len(self) -> usize {
+        match self {
+            Self::Live => self.beginning().len() + 6,
+            Self::Tenant => self.beginning().len() + 4,
+        }
+    }
+
+    fn secret(self) -> Result<String> {
+        let mut random = [0; 32];
+        getrandom::fill(&mut random).context("read random bytes")?;
+        Ok(format!("{}{}", self.beginning(), hex(&random)))
+    }
 }
 
 fn digest(secret: &str) -> [u8; 32] {
@@ -234,7 +268,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn plan(row: &Row<'_>, column: usize) -> rusqlite::Result<Plan> {
+pub(crate) fn plan(row: &Row<'_>, column: usize) -> rusqlite::Result<Plan> {
     let text: String = row.get(column)?;
     let unknown = || unreadable(column, Error::invalid("plan", format!("no such plan: {text}")));
     Plan::parse(&text).ok_or_else(unknown)

@@ -1,13 +1,16 @@
-//! Everything that must be unique or remembered and cannot be read off what runs: keys, claims,
-//! billing legs and events. The only SQL of the workspace.
+//! Everything that must be unique or remembered and cannot be read off what runs: accounts, keys,
+//! claims, billing legs and events. The only SQL of the workspace.
 //!
 //! One thread writes, and commits what queued up meanwhile as one transaction, so that a hundred
 //! callers wait for one flush. Phases of sandboxes are deliberately not here: they are derived.
 
+mod account;
 mod change;
+mod code;
 mod event;
 mod key;
 mod lease;
+mod rate;
 mod read;
 mod schema;
 mod writer;
@@ -18,10 +21,12 @@ use std::sync::Arc;
 use model::Result;
 use tokio::sync::broadcast;
 
+pub use account::Account;
 pub use change::{Change, Leg, LegEnd, Remembered, Transition};
 pub use event::{EventId, StoredEvent};
-pub use key::{KeyRecord, NewKey, Verified};
+pub use key::{KeyFormat, KeyRecord, NewKey, Verified};
 pub use lease::Epoch;
+pub use rate::{Admission, Rate};
 pub use read::{Backlog, NameClaim, OpenLeg, Request};
 pub use writer::Pending;
 

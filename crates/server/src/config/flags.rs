@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::error::Error;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, value_parser};
 
-use crate::config::settings::{SETTINGS, Setting};
+use crate::config::settings::{Kind, SETTINGS, Setting};
 
 /// Flatten this into a command of clap's.
 #[derive(Debug, Clone, Default)]
@@ -26,13 +26,15 @@ impl Args for Flags {
         SETTINGS.iter().fold(command.arg(config), |command, setting| {
             let help = setting.help.replace('`', "");
             let default = setting.default.replace('`', "");
-            command.arg(
-                Arg::new(setting.key)
-                    .long(setting.flag())
-                    .value_name(setting.value_name)
-                    .action(ArgAction::Set)
-                    .help(format!("{help} [env: {}] [default: {default}]", setting.variable())),
-            )
+            let arg = Arg::new(setting.key)
+                .long(setting.flag())
+                .value_name(setting.value_name)
+                .action(ArgAction::Set)
+                .help(format!("{help} [env: {}] [default: {default}]", setting.variable()));
+            command.arg(match setting.kind {
+                Kind::Switch => arg.num_args(0..=1).default_missing_value("true"),
+                Kind::Text | Kind::Value => arg,
+            })
         })
     }
 

@@ -109,6 +109,11 @@ impl Layers {
     ) -> anyhow::Result<()> {
         let value = match setting.kind {
             Kind::Text => Value::String(text.to_owned()),
+            Kind::Switch => match text {
+                "1" | "true" => Value::Boolean(true),
+                "0" | "false" | "" => Value::Boolean(false),
+                _ => bail!("{source}: must be true or false: {text:?}"),
+            },
             Kind::Value => {
                 let mut line: Table = format!("value = {text}").parse().with_context(|| {
                     format!("{source}: not a TOML value ({}): {text:?}", setting.value_name)

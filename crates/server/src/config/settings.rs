@@ -6,6 +6,8 @@
 pub enum Kind {
     /// As it is.
     Text,
+    /// `true` or `false`, also as `1` or `0`; the flag alone says `true`.
+    Switch,
     /// As TOML writes it: a number, `true`, or `{ corp = ["git.corp.example:443"] }`.
     Value,
 }
@@ -229,4 +231,52 @@ pub const SETTINGS: &[Setting] = &[
         "`open`",
         "Who may read `/metrics`: `open`, `operator` (with its key), `off`",
     ),
+    value(
+        "auth.attempts_per_minute",
+        "N",
+        "`60`",
+        "Requests a minute that one client address may send to sign up and sign in; more is 429",
+    ),
+    value("auth.token_seconds", "SECONDS", "`3600`", "How long an account's token is good"),
+    text("mail.from", "ADDRESS", "`Bastide <bastide@localhost>`", "From whom mails with codes are"),
+    text(
+        "mail.smtp_url",
+        "URL",
+        "none: a file for each mail in `DATA/mail`",
+        "Server that takes our mail: `smtps://user:password@host`, or `smtp://host?tls=required`. Better in the file or a variable than as a flag, which `ps` shows",
+    ),
+    text("mail.ses_region", "REGION", "none", "Region of Amazon SES, to send mail by its API"),
+    text("mail.ses_endpoint", "URL", "that of the region", "Another address of that API"),
+    text("mail.ses_access_key_id", "ID", "none", "Whom SES knows us as"),
+    text(
+        "mail.ses_secret_access_key",
+        "SECRET",
+        "none",
+        "What proves it. Better in the file or a variable than as a flag, which `ps` shows",
+    ),
+    value(
+        "mail.log_codes",
+        "BOOL",
+        "`false`",
+        "Writes codes into the log too, at `info`: for trying things out alone",
+    ),
+    text(
+        "signing_key_file",
+        "FILE",
+        "`DATA/signing.key`, made at first start",
+        "At least 32 random bytes that sign accounts' tokens and links to ports",
+    ),
+    value(
+        "trusted_proxies",
+        "ARRAY",
+        "none",
+        "Networks of proxies in front whose `X-Forwarded-For` is believed: `[\"10.0.0.0/8\"]`",
+    ),
+    Setting {
+        key: "test_mode",
+        kind: Kind::Switch,
+        value_name: "BOOL",
+        default: "`false`",
+        help: "Answers sign-ups of `*@e2a-qa.test` with their code instead of sending it",
+    },
 ];

@@ -126,6 +126,28 @@ fn other_peoples_variables_are_left_alone() {
 }
 
 #[test]
+fn test_mode_is_a_flag_alone_or_a_one_in_the_environment_and_off_by_default() {
+    let mode = |variables: &[(&str, &str)], flags: &[&str]| {
+        loaded(&Given { file: "", variables, flags }).map(|config| config.test_mode)
+    };
+    assert!(!mode(&[], &[]).unwrap());
+    assert!(mode(&[("BASTIDE_TEST_MODE", "1")], &[]).unwrap());
+    assert!(!mode(&[("BASTIDE_TEST_MODE", "0")], &[]).unwrap());
+    assert!(mode(&[], &["--test-mode"]).unwrap());
+    assert!(mode(&[], &["--test-mode", "--metrics", "off"]).unwrap());
+    assert!(!mode(&[("BASTIDE_TEST_MODE", "1")], &["--test-mode", "false"]).unwrap());
+    assert!(mode(&[("BASTIDE_TEST_MODE", "maybe")], &[]).is_err());
+}
+
+#[test]
+fn a_secret_shows_in_no_log() {
+    let url = "smtps://me:hunter2@mail.example";
+    let config = loaded(&file(&format!("[mail]\nsmtp_url = '{url}'"))).unwrap();
+    assert!(!format!("{config:?}").contains("hunter2"));
+    assert_eq!(config.mail.smtp_url.unwrap().reveal(), url);
+}
+
+#[test]
 fn without_root_everything_is_below_home() {
     let environment = Environment { home: Some("/home/me".into()), ..Environment::default() };
     let config = load(&Flags::default(), &environment).unwrap();
@@ -134,6 +156,7 @@ fn without_root_everything_is_below_home() {
 
 #[test]
 fn the_table_has_every_setting_and_no_other() {
+    let secret: super::Secret = serde_json::from_str("\"x\"").unwrap();
     let everything = Config {
         public_url: Some(String::new()),
         rt_public_url: Some(String::new()),
@@ -144,6 +167,15 @@ fn the_table_has_every_setting_and_no_other() {
         ports: super::Ports { domain: Some("x".into()), ..super::Ports::default() },
         pool: super::PoolDefaults { max_sandboxes: Some(1) },
         images: super::Images { docker_config: Some("x".into()), ..super::Images::default() },
+        mail: super::MailSettings {
+            smtp_url: Some(secret.clone()),
+            ses_region: Some(String::new()),
+            ses_endpoint: Some(String::new()),
+            ses_access_key_id: Some(String::new()),
+            ses_secret_access_key: Some(secret),
+            ..super::MailSettings::default()
+        },
+        signing_key_file: Some("x".into()),
         ..Config::default()
     };
     let whole = ["policies", "hosts", "quotas", "pools", "warm"];

@@ -1,21 +1,14 @@
-//! Signs links, and tells whether one is good: for this sandbox, this port, until then. The key is in
-//! a file of the data directory; without it, or after another was put in its place, no link works.
+//! Signs links, and tells whether one is good: for this sandbox, this port, until then. After another
+//! signing key was put in its place, no link works.
 
-use std::fs::{self, OpenOptions};
-use std::io::{ErrorKind, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
-
-use anyhow::{Context, Result, ensure};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jiff::Timestamp;
 use model::SandboxId;
 use ring::hmac;
-use ring::rand::{SecureRandom, SystemRandom};
 
-const FILE: &str = "signing.key";
-const KEY_BYTES: usize = 32;
+use crate::signing_key::SigningKey;
+
 /// Longer ones are not looked at.
 const TOKEN_BYTES_MAX: usize = 100;
 
@@ -23,20 +16,8 @@ const TOKEN_BYTES_MAX: usize = 100;
 pub(crate) struct Signer(hmac::Key);
 
 impl Signer {
-    /// The key of this data directory, made on first use.
-    pub(crate) fn open(data_dir: &Path) -> Result<Self> {
-        let path = data_dir.join(FILE);
-        let key = match fs::read(&path) {
-            Ok(key) => key,
-            Err(error) if error.kind() == ErrorKind::NotFound => make(data_dir, &path)?,
-            Err(error) => return Err(error).with_context(|| format!("read {}", path.display())),
-        };
-        ensure!(key.len() == KEY_BYTES, "{}: not a key of ours", path.display());
-        Ok(Self::new(&key))
-    }
-
-    fn new(key: &[u8]) -> Self {
-        Self(hmac::Key::new(hmac::HMAC_SHA256, key))
+    pub(crate) fn new(key: &SigningKey) -> Self {
+        Self(key.of_links())
     }
 
     /// `EXPIRES.MAC`: seconds since 1970, and what proves them.
@@ -66,31 +47,6 @@ fn message(sandbox: SandboxId, port: u16, expires: i64) -> Vec<u8> {
     format!("bastide port link\n{sandbox}\n{port}\n{expires}").into_bytes()
 }
 
-/// Whole or not at all; of two servers that start at once, both use the key of the first.
-fn make(data_dir: &Path, path: &Path) -> Result<Vec<u8>> {
-    let mut key = vec![0; KEY_BYTES];
-    SystemRandom::new().fill(&mut key).ok().context("draw a signing key")?;
-    let fresh = data_dir.join(format!(".{FILE}.{}", std::process::id()));
-    let mut open = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&fresh)
-        .with_context(|| format!("make {}", fresh.display()))?;
-    open.write_all(&key).context("write the signing key")?;
-    open.sync_all().context("flush the signing key")?;
-    let linked = fs::hard_link(&fresh, path);
-    fs::remove_file(&fresh).context("remove the signing key's first name")?;
-    match linked {
-        Ok(()) => Ok(key),
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-            fs::read(path).context("read the signing key")
-        }
-        Err(error) => Err(error).context("put the signing key into place"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -98,11 +54,12 @@ mod tests {
     #[test]
     fn a_link_is_good_for_its_own_port_until_it_expires_and_not_when_changed() {
         let dir = tempfile::tempdir().unwrap();
-        let signer = Signer::open(dir.path()).unwrap();
+        let open = |dir: &std::path::Path| Signer::new(&SigningKey::open(dir, None).unwrap());
+        let signer = open(dir.path());
         let (id, other) = (SandboxId::generate(), SandboxId::generate());
         let at = |second| Timestamp::from_second(second).unwrap();
         let token = signer.sign(id, 8000, at(1000));
-        let again = Signer::open(dir.path()).unwrap();
+        let again = open(dir.path());
         assert_eq!(again.seconds_left(&token, id, 8000, at(400)), Some(600));
         assert_eq!(again.seconds_left(&token, id, 8000, at(1000)), None);
         assert_eq!(again.seconds_left(&token, id, 8001, at(400)), None);
@@ -113,11 +70,7 @@ mod tests {
         {
             assert_eq!(again.seconds_left(bad, id, 8000, at(400)), None, "{bad}");
         }
-        let elsewhere = Signer::open(tempfile::tempdir().unwrap().path()).unwrap();
+        let elsewhere = open(tempfile::tempdir().unwrap().path());
         assert_eq!(elsewhere.seconds_left(&token, id, 8000, at(400)), None);
-        let mode = std::os::unix::fs::PermissionsExt::mode(
-            &fs::metadata(dir.path().join(FILE)).unwrap().permissions(),
-        );
-        assert_eq!(mode & 0o777, 0o600);
     }
 }

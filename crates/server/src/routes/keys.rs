@@ -1,4 +1,4 @@
-//! API keys (000 *API Keys*). The operator can make them for anybody.
+//! API keys (000 *API Keys*), for whoever has signed in. The operator can make them for anybody.
 
 use api::query::Query;
 use api::{ApiKey, ApiKeys, CreateKey, CreatedKey, Revoked};
@@ -6,9 +6,10 @@ use axum::Json as Answer;
 use axum::extract::State;
 use axum::http::StatusCode;
 use model::{OwnerId, Plan};
+use store::{KeyFormat, KeyRecord};
 
 use crate::app::App;
-use crate::auth::Who;
+use crate::auth::Holder;
 use crate::body::OptionalJson;
 use crate::refusal::Refusal;
 use crate::target::{KeyTarget, NoQuery, RawQuery};
@@ -21,7 +22,8 @@ const PLANS: &str = "only the operator's key says what plan a key has";
 /// For yourself; the operator may name any `owner`, which is made if need be, and its `plan`. The
 /// secret is in this answer and nowhere else. The body may be left out.
 #[utoipa::path(
-    post, path = "/v1/api-keys", tag = "API keys", operation_id = "create_key",
+    post, path = "/v1/api-keys", tag = "API keys", security(("account_token" = [])),
+    operation_id = "create_key",
     request_body(content = Option<CreateKey>),
     responses(
         (status = 201, description = "Made", body = CreatedKey),
@@ -31,7 +33,7 @@ const PLANS: &str = "only the operator's key says what plan a key has";
 )]
 pub(crate) async fn create(
     State(app): State<App>,
-    who: Who,
+    who: Holder,
     _none: NoQuery,
     OptionalJson(request): OptionalJson<CreateKey>,
 ) -> Result<(StatusCode, Answer<CreatedKey>), Refusal> {
@@ -45,7 +47,7 @@ pub(crate) async fn create(
     }
     let own = owner == who.0.owner;
     let plan = plan.unwrap_or(if own { who.0.plan } else { Plan::Free });
-    let made = app.store.create_key(&owner, plan, "api").await?;
+    let made = app.store.create_key(&owner, plan, KeyFormat::Live, "api").await?;
     let created = CreatedKey {
         key_id: made.record.id,
         key: made.secret,
@@ -61,7 +63,8 @@ pub(crate) async fn create(
 ///
 /// Yours, revoked ones too, never their secrets. The operator may ask for any `owner`'s.
 #[utoipa::path(
-    get, path = "/v1/api-keys", tag = "API keys", operation_id = "list_keys",
+    get, path = "/v1/api-keys", tag = "API keys", security(("account_token" = [])),
+    operation_id = "list_keys",
     params(("owner" = Option<String>, Query, description = "For the operator: whose keys")),
     responses(
         (status = 200, description = "Newest first", body = ApiKeys),
@@ -71,18 +74,11 @@ pub(crate) async fn create(
 )]
 pub(crate) async fn list(
     State(app): State<App>,
-    who: Who,
+    who: Holder,
     RawQuery(query): RawQuery,
 ) -> Result<Answer<ApiKeys>, Refusal> {
     let owner = owner(&who, query.as_deref())?;
     let keys = app.store.list_keys(&owner).await?;
-    let shown = |key: store::KeyRecord| ApiKey {
-        key_id: key.id,
-        prefix: key.prefix,
-        revoked: key.revoked_at.is_some(),
-        created_at: key.created_at,
-        plan_tier: key.plan.as_str().into(),
-    };
     Ok(Answer(ApiKeys { api_keys: keys.into_iter().map(shown).collect() }))
 }
 
@@ -90,7 +86,8 @@ pub(crate) async fn list(
 ///
 /// It stops working at once, for good.
 #[utoipa::path(
-    delete, path = "/v1/api-keys/{key_id}", tag = "API keys", operation_id = "revoke_key",
+    delete, path = "/v1/api-keys/{key_id}", tag = "API keys", security(("account_token" = [])),
+    operation_id = "revoke_key",
     params(
         ("key_id" = String, Path, description = "Its id, `key_…`; not the secret"),
         ("owner" = Option<String>, Query, description = "For the operator: whose key it is"),
@@ -103,7 +100,7 @@ pub(crate) async fn list(
 )]
 pub(crate) async fn revoke(
     State(app): State<App>,
-    who: Who,
+    who: Holder,
     KeyTarget(key): KeyTarget,
     RawQuery(query): RawQuery,
 ) -> Result<Answer<Revoked>, Refusal> {
@@ -112,7 +109,18 @@ pub(crate) async fn revoke(
     Ok(Answer(Revoked { status: "revoked".into() }))
 }
 
-fn owner(who: &Who, query: Option<&str>) -> Result<OwnerId, Refusal> {
+/// A key as lists show it.
+pub(super) fn shown(key: KeyRecord) -> ApiKey {
+    ApiKey {
+        key_id: key.id,
+        prefix: key.prefix,
+        revoked: key.revoked_at.is_some(),
+        created_at: key.created_at,
+        plan_tier: key.plan.as_str().into(),
+    }
+}
+
+fn owner(who: &Holder, query: Option<&str>) -> Result<OwnerId, Refusal> {
     let Some(asked) = Query::parse(query, &["owner"])?.take("owner") else {
         return Ok(who.0.owner.clone());
     };

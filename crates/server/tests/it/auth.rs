@@ -38,6 +38,10 @@ pub(crate) const GUARDED: &[(&str, &str)] = &[
     ("POST", "/v1/api-keys"),
     ("GET", "/v1/api-keys"),
     ("DELETE", "/v1/api-keys/x"),
+    ("GET", "/v1/tenants/me"),
+    ("POST", "/v1/tenants/me/api-keys"),
+    ("GET", "/v1/tenants/me/api-keys"),
+    ("DELETE", "/v1/tenants/me/api-keys/x"),
 ];
 
 #[tokio::test]

@@ -35,7 +35,8 @@ pub(crate) struct TestServer {
 
 impl Setup {
     pub(crate) fn new() -> Self {
-        let text = "drain_seconds = 2\n[policies]\ndefault = ['packages.example:443']\n";
+        let text =
+            "drain_seconds = 2\ntest_mode = true\n[policies]\ndefault = ['packages.example:443']\n";
         Self {
             config: toml::from_str(text).unwrap(),
             clock: Clock::system(),
@@ -94,6 +95,17 @@ impl TestServer {
         let body = serde_json::json!({ "owner": format!("usr_{name}"), "plan": "free" });
         let made = self.operator.post("/v1/api-keys", &body).await.json(201);
         Client { key: Some(made["key"].as_str().unwrap().into()), ..self.operator }
+    }
+
+    /// Somebody who has signed in, with an account's token.
+    pub(crate) async fn account(&self, name: &str) -> Client {
+        let nobody = self.nobody();
+        let email = format!("{name}@e2a-qa.test");
+        let asked = serde_json::json!({ "email": email });
+        let sent = nobody.post("/v1/auth/register", &asked).await.json(201);
+        let asked = serde_json::json!({ "email": email, "code": sent["verify_code"] });
+        let signed_in = nobody.post("/v1/auth/verify-otp", &asked).await.json(200);
+        Client { key: Some(signed_in["token"].as_str().unwrap().into()), ..nobody }
     }
 
     pub(crate) fn nobody(&self) -> Client {

@@ -1,6 +1,7 @@
 //! Keys: made, shown once, verified, revoked.
 
 use model::{Error, Plan};
+use store::KeyFormat;
 
 use crate::{Fixture, owner};
 
@@ -8,7 +9,8 @@ use crate::{Fixture, owner};
 async fn a_key_is_shown_once_and_known_by_its_secret() {
     let fixture = Fixture::new();
     let alice = owner("alice");
-    let key = fixture.store.create_key(&alice, Plan::Operator, "laptop").await.unwrap();
+    let key =
+        fixture.store.create_key(&alice, Plan::Operator, KeyFormat::Live, "laptop").await.unwrap();
     assert!(key.record.id.starts_with("key_") && key.record.id.len() == 36);
     assert!(key.secret.starts_with("e2a_live_") && key.secret.len() == 9 + 64);
     assert!(key.secret.starts_with(&key.record.prefix));
@@ -26,7 +28,11 @@ async fn a_key_is_shown_once_and_known_by_its_secret() {
 #[tokio::test]
 async fn no_secret_is_in_the_files_of_the_database() {
     let fixture = Fixture::new();
-    let key = fixture.store.create_key(&owner("alice"), Plan::Free, "laptop").await.unwrap();
+    let key = fixture
+        .store
+        .create_key(&owner("alice"), Plan::Free, KeyFormat::Live, "laptop")
+        .await
+        .unwrap();
     let tail = &key.secret.as_bytes()[20..];
     let mut searched = 0;
     for entry in std::fs::read_dir(fixture.dir.path()).unwrap() {
@@ -46,7 +52,8 @@ async fn no_secret_is_in_the_files_of_the_database() {
 async fn a_revoked_key_is_refused_at_once() {
     let fixture = Fixture::new();
     let alice = owner("alice");
-    let key = fixture.store.create_key(&alice, Plan::Free, "laptop").await.unwrap();
+    let key =
+        fixture.store.create_key(&alice, Plan::Free, KeyFormat::Live, "laptop").await.unwrap();
     assert!(fixture.store.verify(&key.secret).await.unwrap().is_some());
 
     let other = fixture.store.revoke_key(&owner("bob"), &key.record.id).await;
@@ -64,7 +71,8 @@ async fn a_revoked_key_is_refused_at_once() {
 async fn a_key_revoked_by_another_process_is_refused_at_once() {
     let fixture = Fixture::new();
     let alice = owner("alice");
-    let key = fixture.store.create_key(&alice, Plan::Free, "laptop").await.unwrap();
+    let key =
+        fixture.store.create_key(&alice, Plan::Free, KeyFormat::Live, "laptop").await.unwrap();
     assert!(fixture.store.verify(&key.secret).await.unwrap().is_some());
     fixture.reopened().revoke_key(&alice, &key.record.id).await.unwrap();
     assert_eq!(fixture.store.verify(&key.secret).await.unwrap(), None);
@@ -73,7 +81,7 @@ async fn a_key_revoked_by_another_process_is_refused_at_once() {
 #[tokio::test]
 async fn what_is_not_a_secret_of_ours_is_nobodys() {
     let fixture = Fixture::new();
-    fixture.store.create_key(&owner("alice"), Plan::Free, "laptop").await.unwrap();
+    fixture.store.create_key(&owner("alice"), Plan::Free, KeyFormat::Live, "laptop").await.unwrap();
     let long = format!("e2a_{}", "a".repeat(10_000));
     for secret in ["", "e2a_live_", "Bearer x", long.as_str(), "e2a_live_'; DROP TABLE api_keys"] {
         assert_eq!(fixture.store.verify(secret).await.unwrap(), None, "{secret}");
@@ -85,7 +93,8 @@ async fn what_is_not_a_secret_of_ours_is_nobodys() {
 async fn a_key_needs_a_printable_name() {
     let fixture = Fixture::new();
     for name in ["", "a\nb", &"x".repeat(101)] {
-        let made = fixture.store.create_key(&owner("alice"), Plan::Free, name).await;
+        let made =
+            fixture.store.create_key(&owner("alice"), Plan::Free, KeyFormat::Live, name).await;
         assert!(matches!(made, Err(Error::Invalid { .. })), "{name:?}");
     }
 }

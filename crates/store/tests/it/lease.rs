@@ -22,7 +22,7 @@ async fn who_holds_an_older_epoch_writes_nothing_about_sandboxes() {
     let refused = old.prune(at(0), at(0)).await;
     assert!(matches!(refused, Err(Error::Unavailable { .. })), "{refused:?}");
     // What is nobody's alone is still written.
-    old.create_key(&alice, model::Plan::Free, "laptop").await.unwrap();
+    old.create_key(&alice, model::Plan::Free, store::KeyFormat::Live, "laptop").await.unwrap();
 
     let new = other.fenced(second);
     new.apply(alice, SandboxId::generate(), claim("two")).await.unwrap();

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot unwrap fails")]
 
+mod accounts;
 mod claims;
 mod events;
 mod keys;
