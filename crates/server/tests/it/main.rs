@@ -27,3 +27,4 @@ mod sign_in;
 mod tenancy;
 mod tls;
 mod tunnel;
+mod turns;
