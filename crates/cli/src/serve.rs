@@ -212,6 +212,7 @@ impl Town {
                 ..EgressConfig::default()
             },
             fence: Fence::new(move || lease.holds()),
+            sealer: self.config.sealer()?,
             ..LinuxConfig::new(self.dir_of(pool), keeper_command()?)
         })
     }
