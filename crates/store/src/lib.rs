@@ -7,6 +7,7 @@
 mod account;
 mod change;
 mod code;
+mod db;
 mod event;
 mod key;
 mod lease;
@@ -20,6 +21,8 @@ use std::sync::Arc;
 
 use model::Result;
 use tokio::sync::broadcast;
+
+use crate::db::postgres::Postgres;
 
 pub use account::Account;
 pub use change::{Change, Leg, LegEnd, Remembered, Transition};
@@ -51,9 +54,32 @@ impl Store {
         schema::make(path)?;
         let mut connection = schema::connect(path)?;
         schema::migrate(&mut connection)?;
+        let readers = read::Source::Sqlite(path.to_owned());
+        Self::over(writer::Target::Sqlite(connection), readers, path)
+    }
+
+    /// The same in `PostgreSQL`. Servers that share it share a data directory too, where they tell each
+    /// other of keys that are revoked.
+    pub fn open_postgres(url: &str, data_dir: &Path) -> Result<Self> {
+        let postgres = Postgres::new(url)?;
+        // On a thread of its own, because it waits and the caller's may be one that must not.
+        let session = std::thread::scope(|scope| {
+            let opening = scope.spawn(|| {
+                let session = postgres.connect()?;
+                schema::migrate_postgres(&session)?;
+                Ok::<_, model::Error>(session)
+            });
+            opening.join().unwrap_or_else(|_| Err(anyhow::anyhow!("open the database").into()))
+        })?;
+        let readers = read::Source::Postgres(Arc::clone(&postgres));
+        let target = writer::Target::Postgres(postgres, Some(session));
+        Self::over(target, readers, &data_dir.join("bastide.db"))
+    }
+
+    fn over(target: writer::Target, readers: read::Source, path: &Path) -> Result<Self> {
         let told = broadcast::Sender::new(TOLD_MAX);
-        let writer = writer::Writer::spawn(connection, told.clone())?;
-        let readers = read::Readers::new(path.to_owned());
+        let writer = writer::Writer::spawn(target, told.clone())?;
+        let readers = read::Readers::new(readers);
         let keys = key::Cache::open(path)?;
         Ok(Self(Arc::new(Shared { writer, readers, keys, told }), None))
     }

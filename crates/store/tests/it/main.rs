@@ -1,12 +1,20 @@
 //! The store against a real database in a temporary directory.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot unwrap fails")]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "tests of processes: they wait, and look at variables"
+)]
 
 mod accounts;
 mod claims;
+mod cluster;
 mod events;
 mod keys;
 mod lease;
+mod on_postgres;
+
+use std::path::Path;
 
 use jiff::{SignedDuration, Timestamp};
 use model::{Event, EventKind, OwnerId, SandboxId};
@@ -21,12 +29,31 @@ struct Fixture {
 impl Fixture {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        Self { store: Store::open(&dir.path().join("bastide.db")).unwrap(), dir }
+        Self { store: open(dir.path()), dir }
+    }
+
+    /// Rows of a table, as anybody sees them.
+    fn count(&self, table: &str) -> i64 {
+        let sql = format!("SELECT count(*) FROM {table}");
+        let Some(url) = cluster::url_for(self.dir.path()) else {
+            let db = rusqlite::Connection::open(self.dir.path().join("bastide.db")).unwrap();
+            return db.query_row(&sql, [], |row| row.get(0)).unwrap();
+        };
+        let psql = std::process::Command::new("psql").args(["-tA", "-c", &sql, &url]).output();
+        String::from_utf8(psql.unwrap().stdout).unwrap().trim().parse().unwrap()
     }
 
     /// Another handle on the same database, as after a restart.
     fn reopened(&self) -> Store {
-        Store::open(&self.dir.path().join("bastide.db")).unwrap()
+        open(self.dir.path())
+    }
+}
+
+/// On `SQLite`, or on `PostgreSQL` when these tests are run again.
+fn open(dir: &Path) -> Store {
+    match cluster::url_for(dir) {
+        Some(url) => Store::open_postgres(&url, dir).unwrap(),
+        None => Store::open(&dir.join("bastide.db")).unwrap(),
     }
 }
 
