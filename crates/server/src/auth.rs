@@ -1,4 +1,5 @@
-//! Who calls: an API key in `Authorization: Bearer` or `X-API-KEY`, or an account's token.
+//! Who calls: an API key in `Authorization: Bearer` or `X-API-KEY`, an account's token, or one of the
+//! issuer that is trusted.
 
 use axum::extract::FromRequestParts;
 use axum::http::HeaderMap;
@@ -6,7 +7,7 @@ use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
 use engine::Caller;
 use jiff::Timestamp;
-use model::Plan;
+use model::{OwnerId, Plan};
 use store::{Admission, Rate};
 
 use crate::accounts::proxies::attempter;
@@ -97,12 +98,22 @@ async fn known(app: &App, headers: &HeaderMap) -> Result<(Caller, Proof), Refusa
     if let Some(verified) = app.store.verify(secret).await? {
         return Ok((Caller { owner: verified.owner, plan: verified.plan }, Proof::Key));
     }
-    if let Some(owner) = app.accounts.tokens.owner(secret)
+    if let Some(owner) = token_owner(app, secret).await?
         && let Some(account) = app.store.account(&owner).await?
     {
         return Ok((Caller { owner, plan: account.plan.unwrap_or(Plan::Free) }, Proof::Token));
     }
     Err(Refusal::Unauthorized { sent: true })
+}
+
+/// Whose token it is: one of ours, or of the issuer that is trusted.
+async fn token_owner(app: &App, token: &str) -> Result<Option<OwnerId>, Refusal> {
+    if let Some(owner) = app.accounts.tokens.owner(token) {
+        return Ok(Some(owner));
+    }
+    let Some(oidc) = &app.accounts.oidc else { return Ok(None) };
+    let Some(subject) = oidc.subject(token).await? else { return Ok(None) };
+    Ok(Some(app.store.owner_of(subject, Timestamp::now()).await?))
 }
 
 /// `Authorization` wins over `X-API-KEY`; a scheme other than Bearer is no credential.

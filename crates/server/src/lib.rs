@@ -8,6 +8,7 @@ mod app;
 mod auth;
 mod body;
 pub mod config;
+mod database;
 mod docs;
 mod forward;
 mod front;
@@ -30,6 +31,7 @@ mod tls;
 mod turns;
 
 pub use config::Config;
+pub use database::open_store;
 pub use lease::{Lease, Lock};
 pub use listen::{Server, bind, serve, signalled};
 pub use openapi::document;

@@ -14,6 +14,7 @@ mod lease;
 mod rate;
 mod read;
 mod schema;
+mod subject;
 mod writer;
 
 use std::path::Path;
@@ -31,6 +32,7 @@ pub use key::{KeyFormat, KeyRecord, NewKey, Verified};
 pub use lease::Epoch;
 pub use rate::{Admission, Rate};
 pub use read::{Backlog, NameClaim, OpenLeg, Request};
+pub use subject::Subject;
 pub use writer::Pending;
 
 /// A handle on the database; clones share it. With an epoch, it writes about sandboxes only while

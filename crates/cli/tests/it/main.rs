@@ -2,6 +2,9 @@
 //! with a real server.
 
 #[cfg(test)]
+#[path = "../../../store/tests/it/cluster.rs"]
+mod cluster;
+#[cfg(test)]
 mod help;
 #[cfg(test)]
 #[path = "../../../xtask/src/demo/instance.rs"]

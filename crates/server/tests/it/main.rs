@@ -3,9 +3,13 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot unwrap fails")]
 
+#[path = "../../../store/tests/it/again.rs"]
+mod again;
 mod agents;
 mod auth;
 mod client;
+#[path = "../../../store/tests/it/cluster.rs"]
+mod cluster;
 mod commands;
 mod create;
 mod deadlines;
@@ -19,6 +23,8 @@ mod keys;
 mod lifecycle;
 mod logs;
 mod mail;
+mod oidc;
+mod on_postgres;
 mod openapi;
 mod pools;
 mod ports;

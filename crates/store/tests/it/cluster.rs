@@ -1,15 +1,14 @@
 //! A real `PostgreSQL` for tests: in a directory of its own, on a unix socket, run by nobody, ended with
 //! the test that started it even if that is killed.
 
+#![expect(clippy::disallowed_methods, reason = "waits for another process, in no runtime")]
+
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-
-/// Where a test finds the cluster that another process has started; absent, it uses `SQLite`.
-pub(crate) const VARIABLE: &str = "BASTIDE_TEST_POSTGRES";
 
 const NOBODY: &str = "65534";
 
@@ -84,28 +83,6 @@ pub(crate) fn database(socket: &Path, name: &str) -> String {
     let said = String::from_utf8_lossy(&made.stderr).into_owned();
     assert!(made.status.success() || said.contains("already exists"), "{said}");
     format!("postgresql://bastide@/{name}?host={}", socket.display())
-}
-
-/// The URL for what is kept in `dir`, when another process has started a cluster for us.
-pub(crate) fn url_for(dir: &Path) -> Option<String> {
-    let socket = PathBuf::from(std::env::var_os(VARIABLE)?);
-    let name = dir.file_name().unwrap().to_str().unwrap().trim_start_matches('.').to_lowercase();
-    // Two directories may differ in case alone.
-    let hash = dir.to_str().unwrap().bytes().fold(7u64, |h, b| h.wrapping_mul(131) ^ u64::from(b));
-    Some(database(&socket, &format!("{name}_{hash:x}")))
-}
-
-/// Runs tests of this binary once more, with a cluster.
-pub(crate) fn run_again_on_postgres(arguments: &[&str]) {
-    let cluster = Cluster::start();
-    let ran = Command::new(std::env::current_exe().unwrap())
-        .args(arguments)
-        .env(VARIABLE, cluster.socket())
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&ran.stdout);
-    assert!(ran.status.success(), "{said}{}", String::from_utf8_lossy(&ran.stderr));
-    assert!(!said.contains("running 0 tests"), "{said}");
 }
 
 /// `PostgreSQL` refuses to run as root. What is started ends with us.

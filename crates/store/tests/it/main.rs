@@ -1,12 +1,9 @@
 //! The store against a real database in a temporary directory.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot unwrap fails")]
-#![expect(
-    clippy::disallowed_methods,
-    reason = "tests of processes: they wait, and look at variables"
-)]
 
 mod accounts;
+mod again;
 mod claims;
 mod cluster;
 mod events;
@@ -35,7 +32,7 @@ impl Fixture {
     /// Rows of a table, as anybody sees them.
     fn count(&self, table: &str) -> i64 {
         let sql = format!("SELECT count(*) FROM {table}");
-        let Some(url) = cluster::url_for(self.dir.path()) else {
+        let Some(url) = again::url_for(self.dir.path()) else {
             let db = rusqlite::Connection::open(self.dir.path().join("bastide.db")).unwrap();
             return db.query_row(&sql, [], |row| row.get(0)).unwrap();
         };
@@ -51,7 +48,7 @@ impl Fixture {
 
 /// On `SQLite`, or on `PostgreSQL` when these tests are run again.
 fn open(dir: &Path) -> Store {
-    match cluster::url_for(dir) {
+    match again::url_for(dir) {
         Some(url) => Store::open_postgres(&url, dir).unwrap(),
         None => Store::open(&dir.join("bastide.db")).unwrap(),
     }

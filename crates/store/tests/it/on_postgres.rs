@@ -3,7 +3,8 @@
 use model::Plan;
 use store::{KeyFormat, Store};
 
-use crate::cluster::{self, Cluster, run_again_on_postgres};
+use crate::again::run_again_on_postgres;
+use crate::cluster::{self, Cluster};
 use crate::owner;
 
 #[test]
