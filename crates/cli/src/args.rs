@@ -8,7 +8,7 @@ use model::TemplateName;
 use server::config::Places;
 
 use crate::failure::Failure;
-use crate::{account, agents, doctor, keys, run, sandbox, template};
+use crate::{account, agents, audit, doctor, keys, org, run, sandbox, template};
 
 /// Self-hosted sandboxes for AI agents
 #[derive(Debug, Parser)]
@@ -52,6 +52,20 @@ pub(crate) enum Command {
         connection: Connection,
         #[command(subcommand)]
         command: keys::Command,
+    },
+    /// Organisations, their members, and what they may have
+    Org {
+        #[command(flatten)]
+        connection: Connection,
+        #[command(subcommand)]
+        command: org::Command,
+    },
+    /// Read the audit log, and check that it is whole
+    Audit {
+        #[command(flatten)]
+        connection: Connection,
+        #[command(subcommand)]
+        command: audit::Command,
     },
     /// Show a server, and all that share its data directory on this machine
     Status {

@@ -14,6 +14,7 @@ pub mod reaper;
 pub mod request;
 pub mod reserved;
 pub mod spec;
+pub mod tenancy;
 
 pub use access::{Access, Outcome, Verdict};
 pub use email::Email;
@@ -23,6 +24,7 @@ pub use ids::{ExecId, OwnerId, SandboxId, SandboxRef};
 pub use lifecycle::Phase;
 pub use name::Name;
 pub use policy::{Policy, PolicyName, Rule, Target, host_name, is_public};
-pub use quota::{Plan, Quota};
+pub use quota::{Plan, Quota, QuotaRow};
 pub use request::{Change, Cidr, NewSandbox, Source};
 pub use spec::{Clocks, Limits, SandboxSpec, Shape, TemplateName, Tier};
+pub use tenancy::{OrganisationId, Role};

@@ -7,11 +7,12 @@ use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
 use engine::Caller;
 use jiff::Timestamp;
-use model::{OwnerId, Plan};
+use model::{Email, OwnerId, Plan};
 use store::{Admission, Rate};
 
 use crate::accounts::proxies::attempter;
 use crate::app::App;
+use crate::audit::Trail;
 use crate::listen::PeerAddress;
 use crate::refusal::Refusal;
 
@@ -23,9 +24,12 @@ pub(crate) struct Who(pub(crate) Caller);
 /// itself, or the operator.
 pub(crate) struct Holder(pub(crate) Caller);
 
+/// The operator, and nobody else.
+pub(crate) struct Operator;
+
 /// A request that takes no credential. The first argument of its handler: too many of them from one
 /// address are refused before anything is done for them.
-pub(crate) struct Attempt;
+pub(crate) struct Attempt(Trail);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Proof {
@@ -45,11 +49,32 @@ impl Holder {
     }
 }
 
+impl Attempt {
+    /// For the audit log.
+    pub(crate) fn is_about(&self, email: &Email) {
+        self.0.is_about(email);
+    }
+}
+
 impl FromRequestParts<App> for Who {
     type Rejection = Refusal;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Refusal> {
-        caller(app, &parts.headers).await.map(Self)
+        let caller = caller(app, &parts.headers).await?;
+        trail(parts).is_by(&caller.owner);
+        Ok(Self(caller))
+    }
+}
+
+impl FromRequestParts<App> for Operator {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Refusal> {
+        let who = Who::from_request_parts(parts, app).await?;
+        if !who.is_operator() {
+            return Err(Refusal::Forbidden("only the operator's key does this"));
+        }
+        Ok(Self)
     }
 }
 
@@ -57,7 +82,9 @@ impl FromRequestParts<App> for Holder {
     type Rejection = Refusal;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Refusal> {
-        match known(app, &parts.headers).await? {
+        let (caller, proof) = known(app, &parts.headers).await?;
+        trail(parts).is_by(&caller.owner);
+        match (caller, proof) {
             (caller, Proof::Token) => Ok(Self(caller)),
             (caller, Proof::Key) if caller.plan == Plan::Operator => Ok(Self(caller)),
             (_, Proof::Key) => Err(Refusal::TokenRequired),
@@ -70,12 +97,17 @@ impl FromRequestParts<App> for Attempt {
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Refusal> {
         let Some(PeerAddress(peer)) = parts.extensions.get::<PeerAddress>().copied() else {
-            return Ok(Self);
+            return Ok(Self(trail(parts)));
         };
         let client = attempter(app.accounts.proxies.client(peer.ip(), &parts.headers));
         admit(app, &format!("attempt:{client}"), app.accounts.attempts).await?;
-        Ok(Self)
+        Ok(Self(trail(parts)))
     }
+}
+
+/// What is told to the audit log; nothing for requests that it does not hear of.
+fn trail(parts: &Parts) -> Trail {
+    parts.extensions.get::<Trail>().cloned().unwrap_or_default()
 }
 
 /// Counts one more, or refuses it.
@@ -96,12 +128,14 @@ async fn known(app: &App, headers: &HeaderMap) -> Result<(Caller, Proof), Refusa
         return Err(Refusal::Unauthorized { sent: false });
     };
     if let Some(verified) = app.store.verify(secret).await? {
-        return Ok((Caller { owner: verified.owner, plan: verified.plan }, Proof::Key));
+        let store::Verified { key_id: _, owner, plan, quota } = verified;
+        return Ok((Caller { owner, plan, quota }, Proof::Key));
     }
     if let Some(owner) = token_owner(app, secret).await?
-        && let Some(account) = app.store.account(&owner).await?
+        && let Some(row) = app.store.standing(&owner).await?
     {
-        return Ok((Caller { owner, plan: account.plan.unwrap_or(Plan::Free) }, Proof::Token));
+        let plan = row.plan.unwrap_or(Plan::Free);
+        return Ok((Caller { owner, plan, quota: row.quota }, Proof::Token));
     }
     Err(Refusal::Unauthorized { sent: true })
 }

@@ -109,7 +109,7 @@ pub(crate) fn peer_of(headers: &HeaderMap) -> Option<SocketAddr> {
 fn place(route: &str) -> Place {
     let Some(of_sandbox) = route.strip_prefix("/v1/sandboxes/{id}/") else {
         let own = ["/healthz", "/openapi.json", "/docs", "/metrics"].contains(&route);
-        let stored = ["/v1/api-keys", "/v1/tenants", "/v1/auth"].iter().any(|of| {
+        let stored = ["/v1/api-keys", "/v1/tenants", "/v1/auth", "/v1/admin"].iter().any(|of| {
             route.strip_prefix(of).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         });
         return if own || stored { Place::Anywhere } else { Place::Leader };

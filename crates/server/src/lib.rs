@@ -5,6 +5,7 @@
 
 mod accounts;
 mod app;
+mod audit;
 mod auth;
 mod body;
 pub mod config;

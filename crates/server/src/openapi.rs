@@ -15,8 +15,8 @@ use utoipa_axum::routes;
 use crate::app::{App, Pages};
 use crate::docs;
 use crate::routes::{
-    agents, egress, events, exec, files, keys, lifecycle, logs, meta, ports, sandboxes, sign_in,
-    tenants, tunnel,
+    administration, agents, egress, events, exec, files, keys, lifecycle, logs, meta,
+    organisations, ports, sandboxes, sign_in, tenants, tunnel,
 };
 
 const PROBLEM_JSON: &str = "application/problem+json";
@@ -41,6 +41,7 @@ const PROBLEM_JSON: &str = "application/problem+json";
         (name = "Events", description = "What happens to your sandboxes, as it happens"),
         (name = "Accounts", description = "Signing up and in, and one's own keys"),
         (name = "API keys", description = "Who may call"),
+        (name = "Administration", description = "Organisations, limits, the audit log"),
         (name = "Server", description = "Health, metrics, this description"),
     ),
     paths(agents::proxy, ports::proxy, ports::link),
@@ -88,6 +89,12 @@ pub(crate) fn router() -> (Router<App>, OpenApi) {
         .routes(routes!(tenants::revoke_key))
         .routes(routes!(keys::create, keys::list))
         .routes(routes!(keys::revoke))
+        .routes(routes!(organisations::create, organisations::list))
+        .routes(routes!(organisations::get))
+        .routes(routes!(organisations::put_member, organisations::remove_member))
+        .routes(routes!(administration::put_organisation))
+        .routes(routes!(administration::of_owner, administration::put_owner))
+        .routes(routes!(administration::audit))
         .routes(routes!(meta::templates))
         .routes(routes!(meta::healthz))
         .routes(routes!(meta::openapi))

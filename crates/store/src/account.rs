@@ -7,7 +7,7 @@ use model::{Email, OwnerId, Plan, Result};
 use crate::Store;
 use crate::change::execute;
 use crate::db::Row;
-use crate::key::plan;
+use crate::key::plan_if_any;
 use crate::read::{micros, timestamp};
 
 /// An owner, with an e-mail when it is an account.
@@ -62,11 +62,10 @@ impl Store {
 }
 
 fn account(row: &Row<'_>) -> Result<Account> {
-    let has_plan = row.get::<Option<String>>(2)?.is_some();
     Ok(Account {
         owner: row.parsed(0)?,
         email: row.parsed_if_any(1)?,
-        plan: if has_plan { Some(plan(row, 2)?) } else { None },
+        plan: plan_if_any(row, 2)?,
         created_at: timestamp(row.get(3)?)?,
     })
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use jiff::Timestamp;
-use model::{Error, OwnerId, Plan, Result};
+use model::{Error, OwnerId, Plan, QuotaRow, Result};
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
@@ -20,6 +20,7 @@ use crate::change::execute;
 use crate::db::Row;
 use crate::key::mark::{Mark, Seen};
 use crate::read::{micros, timestamp};
+use crate::tenancy::standing;
 
 /// Low on purpose: the secret is 256 random bits, so there is nothing that stretching could save.
 const BCRYPT_COST: u32 = 6;
@@ -69,6 +70,8 @@ pub struct Verified {
     pub key_id: String,
     pub owner: OwnerId,
     pub plan: Plan,
+    /// What it has instead of the plan's.
+    pub quota: QuotaRow,
 }
 
 /// Keys that were verified a moment ago, by digest. Several processes serve from one database, so
@@ -119,10 +122,14 @@ impl Store {
         let owner = owner.clone();
         self.read(move |db| {
             let sql =
-                "SELECT api_keys.id, owner, coalesce(owners.plan, api_keys.plan), name, prefix,
+                "SELECT api_keys.id, api_keys.owner,
+                       coalesce(owners.plan, organisations.plan, api_keys.plan),
+                       api_keys.name, prefix,
                        api_keys.created_at, revoked_at
-                       FROM api_keys JOIN owners ON owners.id = owner
-                       WHERE owner = $1 ORDER BY api_keys.created_at DESC, api_keys.id DESC";
+                       FROM api_keys JOIN owners ON owners.id = api_keys.owner
+                       LEFT JOIN members ON members.owner = owners.id
+                       LEFT JOIN organisations ON organisations.id = members.organisation
+                       WHERE api_keys.owner = $1 ORDER BY api_keys.created_at DESC, api_keys.id DESC";
             db.all(sql, &[&owner.as_str()], key_record)
         })
         .await
@@ -194,15 +201,15 @@ impl Store {
 
     async fn find_key(&self, sha256: [u8; 32]) -> Result<Option<Verified>> {
         self.read(move |db| {
-            db.first(
-                "SELECT api_keys.id, owner, coalesce(owners.plan, api_keys.plan)
-                 FROM api_keys JOIN owners ON owners.id = owner
-                 WHERE sha256 = $1 AND revoked_at IS NULL",
+            let found = db.first(
+                "SELECT id, owner, plan FROM api_keys WHERE sha256 = $1 AND revoked_at IS NULL",
                 &[&sha256.as_slice()],
-                |row| {
-                    Ok(Verified { key_id: row.get(0)?, owner: row.parsed(1)?, plan: plan(row, 2)? })
-                },
-            )
+                |row| Ok((row.get(0)?, row.parsed(1)?, plan(row, 2)?)),
+            )?;
+            let Some((key_id, owner, of_key)) = found else { return Ok(None) };
+            let row = standing(db, &owner)?.unwrap_or_default();
+            let plan = row.plan.unwrap_or(of_key);
+            Ok(Some(Verified { key_id, owner, plan, quota: row.quota }))
         })
         .await
     }
@@ -211,6 +218,11 @@ impl Store {
 impl Cache {
     pub(crate) fn open(database: &Path) -> Result<Self> {
         Ok(Self { mark: Mark::open(database)?, kept: RwLock::default() })
+    }
+
+    /// Nothing that any server remembers is believed any more.
+    pub(crate) fn forget(&self) -> Result<()> {
+        self.mark.change()
     }
 
     fn look_up(&self, sha256: &[u8; 32], seen: Option<Seen>) -> Option<Verified> {
@@ -268,9 +280,14 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-pub(crate) fn plan(row: &Row<'_>, column: usize) -> Result<Plan> {
+fn plan(row: &Row<'_>, column: usize) -> Result<Plan> {
     let text: String = row.get(column)?;
     Ok(Plan::parse(&text).with_context(|| format!("no such plan: {text}"))?)
+}
+
+pub(crate) fn plan_if_any(row: &Row<'_>, column: usize) -> Result<Option<Plan>> {
+    let is_said = row.get::<Option<String>>(column)?.is_some();
+    if is_said { plan(row, column).map(Some) } else { Ok(None) }
 }
 
 fn key_record(row: &Row<'_>) -> Result<KeyRecord> {

@@ -5,6 +5,7 @@
 //! callers wait for one flush. Phases of sandboxes are deliberately not here: they are derived.
 
 mod account;
+mod audit;
 mod change;
 mod code;
 mod db;
@@ -15,6 +16,7 @@ mod rate;
 mod read;
 mod schema;
 mod subject;
+mod tenancy;
 mod writer;
 
 use std::path::Path;
@@ -26,6 +28,7 @@ use tokio::sync::broadcast;
 use crate::db::postgres::Postgres;
 
 pub use account::Account;
+pub use audit::{AUDIT_BEGINS, AuditEntry, AuditRecord};
 pub use change::{Change, Leg, LegEnd, Remembered, Transition};
 pub use event::{EventId, StoredEvent};
 pub use key::{KeyFormat, KeyRecord, NewKey, Verified};
@@ -33,6 +36,7 @@ pub use lease::Epoch;
 pub use rate::{Admission, Rate};
 pub use read::{Backlog, NameClaim, OpenLeg, Request};
 pub use subject::Subject;
+pub use tenancy::{LimitRow, Limited, Member, Organisation};
 pub use writer::Pending;
 
 /// A handle on the database; clones share it. With an epoch, it writes about sandboxes only while

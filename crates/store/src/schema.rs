@@ -14,12 +14,13 @@ use crate::db::postgres::Session;
 
 /// In order; the database's `user_version` is how many of them it has. Never edit one that was
 /// released, add another.
-const MIGRATIONS: [&str; 5] = [
+const MIGRATIONS: [&str; 6] = [
     include_str!("migrations/0001_foundation.sql"),
     include_str!("migrations/0002_lease.sql"),
     include_str!("migrations/0003_accounts.sql"),
     include_str!("migrations/0004_marks.sql"),
     include_str!("migrations/0005_subjects.sql"),
+    include_str!("migrations/0006_tenancy.sql"),
 ];
 
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);

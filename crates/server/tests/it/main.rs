@@ -26,6 +26,7 @@ mod mail;
 mod oidc;
 mod on_postgres;
 mod openapi;
+mod organisations;
 mod pools;
 mod ports;
 mod quotas;

@@ -10,6 +10,7 @@ mod events;
 mod keys;
 mod lease;
 mod on_postgres;
+mod tenancy;
 
 use std::path::Path;
 
