@@ -6,6 +6,7 @@
 
 pub mod access;
 pub mod account;
+pub mod admin;
 pub mod agent;
 pub mod cancel;
 pub mod catalogue;

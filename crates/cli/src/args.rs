@@ -8,7 +8,7 @@ use model::TemplateName;
 use server::config::Places;
 
 use crate::failure::Failure;
-use crate::{account, agents, doctor, keys, run, sandbox, secrets, template};
+use crate::{account, agents, audit, doctor, keys, org, run, sandbox, secrets, template};
 
 /// Self-hosted sandboxes for AI agents
 #[derive(Debug, Parser)]
@@ -64,6 +64,20 @@ pub(crate) enum Command {
         connection: Connection,
         #[command(subcommand)]
         command: secrets::Command,
+    },
+    /// Organisations, their members, and what they may have
+    Org {
+        #[command(flatten)]
+        connection: Connection,
+        #[command(subcommand)]
+        command: org::Command,
+    },
+    /// Read the audit log, and check that it is whole
+    Audit {
+        #[command(flatten)]
+        connection: Connection,
+        #[command(subcommand)]
+        command: audit::Command,
     },
     /// Show a server, and all that share its data directory on this machine
     Status {

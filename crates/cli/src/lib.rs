@@ -5,6 +5,7 @@ mod account;
 mod agents;
 mod args;
 mod attach;
+mod audit;
 mod catalogue;
 mod client;
 mod completions;
@@ -12,6 +13,7 @@ mod doctor;
 mod envd;
 mod failure;
 mod keys;
+mod org;
 mod out;
 mod run;
 mod sandbox;
@@ -53,6 +55,14 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Account { connection, command } => {
             let client = Client::new(&connection)?;
             block_on(account::execute(&client, command, connection.shown.json))
+        }
+        Command::Org { connection, command } => {
+            let client = Client::new(&connection)?;
+            block_on(org::execute(&client, command, connection.shown.json))
+        }
+        Command::Audit { connection, command } => {
+            let client = Client::new(&connection)?;
+            block_on(audit::execute(&client, command, connection.shown.json))
         }
         Command::Keys { connection, command } => {
             let client = Client::new(&connection)?;

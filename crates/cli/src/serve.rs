@@ -27,8 +27,6 @@ use tokio::time::{Instant, sleep};
 
 use crate::failure::Failure;
 
-/// In the data directory.
-const DATABASE: &str = "bastide.db";
 /// For a predecessor that gave up the lease to be gone altogether.
 const PREDECESSOR_WAIT: Duration = Duration::from_secs(10);
 
@@ -58,7 +56,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     make_dir(&config.data_dir)?;
     // First, so that a taken port changes nothing.
     let listeners = server::bind(&config).await?;
-    let store = Store::open(&config.data_dir.join(DATABASE)).context("open the store")?;
+    let store = server::open_store(&config)?;
     let mut server = Server::open(listeners, &config, store.clone())?;
     server.enter_roster()?;
     let dir = config.data_dir.clone();

@@ -167,7 +167,7 @@ impl Engine {
         }
         let state = first_state(&spec, &resolved.rootfs);
         let (cell, machine) = machine::make(&self.core, state, Arc::clone(&resolved.pool));
-        let quota = self.core.config.quota(caller.plan);
+        let quota = caller.quota.over(self.core.config.quota(caller.plan));
         let reserved = self.core.registry.reserve(&cell, &quota, self.core.now());
         if let (Err(_), Some(id)) = (&reserved, waits) {
             driver.return_warm(id);

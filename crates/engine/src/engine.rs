@@ -104,7 +104,7 @@ impl Engine {
     }
 
     pub async fn start_sandbox(&self, caller: &Caller, sandbox: &SandboxRef) -> Result<Sandbox> {
-        let quota = self.core.config.quota(caller.plan);
+        let quota = caller.quota.over(self.core.config.quota(caller.plan));
         self.ask(caller, sandbox, |reply| Ask::Start(quota, reply)).await
     }
 

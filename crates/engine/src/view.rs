@@ -1,13 +1,15 @@
 //! What callers hand in and get back.
 
 use jiff::Timestamp;
-use model::{EndReason, OwnerId, Phase, Plan, SandboxId, SandboxSpec};
+use model::{EndReason, OwnerId, Phase, Plan, QuotaRow, SandboxId, SandboxSpec};
 
 /// Who calls. Sandboxes of others do not exist for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Caller {
     pub owner: OwnerId,
     pub plan: Plan,
+    /// What it has instead of the plan's.
+    pub quota: QuotaRow,
 }
 
 /// An `Idempotency-Key` with a digest of the request it came with (ruling 20).

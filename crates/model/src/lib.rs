@@ -16,6 +16,7 @@ pub mod request;
 pub mod reserved;
 pub mod secret;
 pub mod spec;
+pub mod tenancy;
 
 pub use access::{Access, Outcome, Verdict};
 pub use email::Email;
@@ -25,7 +26,8 @@ pub use ids::{ExecId, OwnerId, SandboxId, SandboxRef};
 pub use lifecycle::Phase;
 pub use name::Name;
 pub use policy::{Policy, PolicyName, Rule, Target, host_name, is_public};
-pub use quota::{Plan, Quota};
+pub use quota::{Plan, Quota, QuotaRow};
 pub use request::{Change, Cidr, NewSandbox, Source};
 pub use secret::{BundleName, SecretText, SecretValues};
 pub use spec::{Clocks, Limits, SandboxSpec, Shape, TemplateName, Tier};
+pub use tenancy::{OrganisationId, Role};

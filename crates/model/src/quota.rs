@@ -37,6 +37,38 @@ pub struct Quota {
     pub disk_gb_per_tier_max: Option<u32>,
 }
 
+/// Some bounds, of an owner or of its organisation. `None` leaves it to whoever comes next.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct QuotaRow {
+    pub persistent_max: Option<u32>,
+    pub ephemeral_max: Option<u32>,
+    pub disk_gb_per_tier_max: Option<u32>,
+}
+
+impl QuotaRow {
+    /// This one's bounds, and the next one's where it has none.
+    #[must_use]
+    pub fn or(self, next: Self) -> Self {
+        Self {
+            persistent_max: self.persistent_max.or(next.persistent_max),
+            ephemeral_max: self.ephemeral_max.or(next.ephemeral_max),
+            disk_gb_per_tier_max: self.disk_gb_per_tier_max.or(next.disk_gb_per_tier_max),
+        }
+    }
+
+    #[must_use]
+    pub fn over(self, plan: Quota) -> Quota {
+        let Quota { persistent_max, ephemeral_max, disk_gb_per_tier_max } = plan;
+        let Self { persistent_max, ephemeral_max, disk_gb_per_tier_max } =
+            self.or(Self { persistent_max, ephemeral_max, disk_gb_per_tier_max });
+        Quota { persistent_max, ephemeral_max, disk_gb_per_tier_max }
+    }
+
+    pub fn in_order(self) -> [Option<u32>; 3] {
+        [self.persistent_max, self.ephemeral_max, self.disk_gb_per_tier_max]
+    }
+}
+
 /// What an owner has of one tier now. Stopped and destroyed sandboxes do not count (ruling 15).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct InUse {

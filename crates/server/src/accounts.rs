@@ -2,6 +2,7 @@
 
 mod code;
 mod mail;
+mod oidc;
 pub(crate) mod proxies;
 mod token;
 
@@ -14,6 +15,7 @@ use store::Rate;
 
 pub(crate) use self::code::Codes;
 pub(crate) use self::mail::Mailer;
+pub(crate) use self::oidc::Oidc;
 pub(crate) use self::proxies::Proxies;
 pub(crate) use self::token::Tokens;
 use crate::config::Config;
@@ -33,6 +35,8 @@ pub(crate) struct Accounts {
     pub(crate) proxies: Proxies,
     /// Of one address, over everything that takes no credential.
     pub(crate) attempts: Rate,
+    /// Whose tokens are taken besides ours.
+    pub(crate) oidc: Option<Arc<Oidc>>,
     test_mode: bool,
 }
 
@@ -50,6 +54,7 @@ impl Accounts {
                 count: config.auth.attempts_per_minute,
                 per: SignedDuration::from_mins(1),
             },
+            oidc: Oidc::open(&config.oidc)?.map(Arc::new),
             test_mode: config.test_mode,
         })
     }

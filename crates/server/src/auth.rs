@@ -1,4 +1,5 @@
-//! Who calls: an API key in `Authorization: Bearer` or `X-API-KEY`, or an account's token.
+//! Who calls: an API key in `Authorization: Bearer` or `X-API-KEY`, an account's token, or one of the
+//! issuer that is trusted.
 
 use axum::extract::FromRequestParts;
 use axum::http::HeaderMap;
@@ -6,11 +7,12 @@ use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
 use engine::Caller;
 use jiff::Timestamp;
-use model::Plan;
+use model::{Email, OwnerId, Plan};
 use store::{Admission, Rate};
 
 use crate::accounts::proxies::attempter;
 use crate::app::App;
+use crate::audit::Trail;
 use crate::listen::PeerAddress;
 use crate::refusal::Refusal;
 
@@ -22,9 +24,12 @@ pub(crate) struct Who(pub(crate) Caller);
 /// itself, or the operator.
 pub(crate) struct Holder(pub(crate) Caller);
 
+/// The operator, and nobody else.
+pub(crate) struct Operator;
+
 /// A request that takes no credential. The first argument of its handler: too many of them from one
 /// address are refused before anything is done for them.
-pub(crate) struct Attempt;
+pub(crate) struct Attempt(Trail);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Proof {
@@ -44,11 +49,32 @@ impl Holder {
     }
 }
 
+impl Attempt {
+    /// For the audit log.
+    pub(crate) fn is_about(&self, email: &Email) {
+        self.0.is_about(email);
+    }
+}
+
 impl FromRequestParts<App> for Who {
     type Rejection = Refusal;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Refusal> {
-        caller(app, &parts.headers).await.map(Self)
+        let caller = caller(app, &parts.headers).await?;
+        trail(parts).is_by(&caller.owner);
+        Ok(Self(caller))
+    }
+}
+
+impl FromRequestParts<App> for Operator {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Refusal> {
+        let who = Who::from_request_parts(parts, app).await?;
+        if !who.is_operator() {
+            return Err(Refusal::Forbidden("only the operator's key does this"));
+        }
+        Ok(Self)
     }
 }
 
@@ -56,7 +82,9 @@ impl FromRequestParts<App> for Holder {
     type Rejection = Refusal;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Refusal> {
-        match known(app, &parts.headers).await? {
+        let (caller, proof) = known(app, &parts.headers).await?;
+        trail(parts).is_by(&caller.owner);
+        match (caller, proof) {
             (caller, Proof::Token) => Ok(Self(caller)),
             (caller, Proof::Key) if caller.plan == Plan::Operator => Ok(Self(caller)),
             (_, Proof::Key) => Err(Refusal::TokenRequired),
@@ -69,12 +97,17 @@ impl FromRequestParts<App> for Attempt {
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Refusal> {
         let Some(PeerAddress(peer)) = parts.extensions.get::<PeerAddress>().copied() else {
-            return Ok(Self);
+            return Ok(Self(trail(parts)));
         };
         let client = attempter(app.accounts.proxies.client(peer.ip(), &parts.headers));
         admit(app, &format!("attempt:{client}"), app.accounts.attempts).await?;
-        Ok(Self)
+        Ok(Self(trail(parts)))
     }
+}
+
+/// What is told to the audit log; nothing for requests that it does not hear of.
+fn trail(parts: &Parts) -> Trail {
+    parts.extensions.get::<Trail>().cloned().unwrap_or_default()
 }
 
 /// Counts one more, or refuses it.
@@ -95,14 +128,26 @@ async fn known(app: &App, headers: &HeaderMap) -> Result<(Caller, Proof), Refusa
         return Err(Refusal::Unauthorized { sent: false });
     };
     if let Some(verified) = app.store.verify(secret).await? {
-        return Ok((Caller { owner: verified.owner, plan: verified.plan }, Proof::Key));
+        let store::Verified { key_id: _, owner, plan, quota } = verified;
+        return Ok((Caller { owner, plan, quota }, Proof::Key));
     }
-    if let Some(owner) = app.accounts.tokens.owner(secret)
-        && let Some(account) = app.store.account(&owner).await?
+    if let Some(owner) = token_owner(app, secret).await?
+        && let Some(row) = app.store.standing(&owner).await?
     {
-        return Ok((Caller { owner, plan: account.plan.unwrap_or(Plan::Free) }, Proof::Token));
+        let plan = row.plan.unwrap_or(Plan::Free);
+        return Ok((Caller { owner, plan, quota: row.quota }, Proof::Token));
     }
     Err(Refusal::Unauthorized { sent: true })
+}
+
+/// Whose token it is: one of ours, or of the issuer that is trusted.
+async fn token_owner(app: &App, token: &str) -> Result<Option<OwnerId>, Refusal> {
+    if let Some(owner) = app.accounts.tokens.owner(token) {
+        return Ok(Some(owner));
+    }
+    let Some(oidc) = &app.accounts.oidc else { return Ok(None) };
+    let Some(subject) = oidc.subject(token).await? else { return Ok(None) };
+    Ok(Some(app.store.owner_of(subject, Timestamp::now()).await?))
 }
 
 /// `Authorization` wins over `X-API-KEY`; a scheme other than Bearer is no credential.

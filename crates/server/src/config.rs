@@ -22,7 +22,7 @@ use model::policy::Rule;
 use model::{PolicyName, SecretText, TemplateName};
 use serde::{Deserialize, Serialize};
 
-pub use accounts::{Auth, MailSettings, Secret};
+pub use accounts::{Auth, MailSettings, OidcSettings, Secret};
 pub use flags::Flags;
 pub use layers::{Environment, Places, load};
 pub use listen::Listen;
@@ -57,6 +57,8 @@ pub struct Config {
     pub metrics: MetricsAccess,
     pub auth: Auth,
     pub mail: MailSettings,
+    pub oidc: OidcSettings,
+    pub database_url: Option<Secret>,
     pub signing_key_file: Option<PathBuf>,
     pub trusted_proxies: Vec<IpNet>,
     pub test_mode: bool,
@@ -241,6 +243,8 @@ impl Default for Config {
             metrics: MetricsAccess::Open,
             auth: Auth::default(),
             mail: MailSettings::default(),
+            oidc: OidcSettings::default(),
+            database_url: None,
             signing_key_file: None,
             trusted_proxies: Vec::new(),
             test_mode: false,

@@ -5,9 +5,11 @@
 
 mod accounts;
 mod app;
+mod audit;
 mod auth;
 mod body;
 pub mod config;
+mod database;
 mod docs;
 mod forward;
 mod front;
@@ -31,6 +33,7 @@ mod tls;
 mod turns;
 
 pub use config::Config;
+pub use database::open_store;
 pub use lease::{Lease, Lock};
 pub use listen::{Server, bind, serve, signalled};
 pub use openapi::document;

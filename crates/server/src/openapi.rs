@@ -15,8 +15,8 @@ use utoipa_axum::routes;
 use crate::app::{App, Pages};
 use crate::docs;
 use crate::routes::{
-    agents, catalogue, egress, events, exec, files, keys, lifecycle, logs, meta, ports, sandboxes,
-    secrets, sign_in, tenants, tunnel,
+    administration, agents, catalogue, egress, events, exec, files, keys, lifecycle, logs, meta,
+    organisations, ports, sandboxes, secrets, sign_in, tenants, tunnel,
 };
 
 const PROBLEM_JSON: &str = "application/problem+json";
@@ -43,6 +43,7 @@ const PROBLEM_JSON: &str = "application/problem+json";
         (name = "API keys", description = "Who may call"),
         (name = "Catalogue", description = "Agents that a session may ask for"),
         (name = "Secrets", description = "Keys of model vendors and the like, for sessions"),
+        (name = "Administration", description = "Organisations, limits, the audit log"),
         (name = "Server", description = "Health, metrics, this description"),
     ),
     paths(agents::proxy, ports::proxy, ports::link),
@@ -94,6 +95,12 @@ pub(crate) fn router() -> (Router<App>, OpenApi) {
         .routes(routes!(catalogue::get))
         .routes(routes!(secrets::create, secrets::list))
         .routes(routes!(secrets::get, secrets::rotate, secrets::delete))
+        .routes(routes!(organisations::create, organisations::list))
+        .routes(routes!(organisations::get))
+        .routes(routes!(organisations::put_member, organisations::remove_member))
+        .routes(routes!(administration::put_organisation))
+        .routes(routes!(administration::of_owner, administration::put_owner))
+        .routes(routes!(administration::audit))
         .routes(routes!(meta::templates))
         .routes(routes!(meta::healthz))
         .routes(routes!(meta::openapi))

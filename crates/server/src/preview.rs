@@ -32,7 +32,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use engine::Caller;
 use jiff::Timestamp;
-use model::{Error, Plan, SandboxId, SandboxRef};
+use model::{Error, Plan, QuotaRow, SandboxId, SandboxRef};
 
 use crate::app::App;
 use crate::auth;
@@ -130,7 +130,7 @@ async fn who(app: &App, place: &Place, request: &Parts) -> Result<Permit, Refusa
 /// A link was made by its owner, so whoever has it asks in that name, for that one port.
 fn owner(app: &App, id: SandboxId) -> Result<Caller, Refusal> {
     let owner = app.engine.owner_of(id).ok_or_else(|| Error::no_sandbox(id))?;
-    Ok(Caller { owner, plan: Plan::Free })
+    Ok(Caller { owner, plan: Plan::Free, quota: QuotaRow::default() })
 }
 
 fn has_cookie(

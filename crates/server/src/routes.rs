@@ -1,5 +1,6 @@
 //! The handlers, one file a resource; each is its own row of the `OpenAPI` document.
 
+pub(crate) mod administration;
 pub(crate) mod agents;
 pub(crate) mod catalogue;
 pub(crate) mod egress;
@@ -10,6 +11,7 @@ pub(crate) mod keys;
 pub(crate) mod lifecycle;
 pub(crate) mod logs;
 pub(crate) mod meta;
+pub(crate) mod organisations;
 pub(crate) mod ports;
 pub(crate) mod sandboxes;
 pub(crate) mod secrets;
@@ -24,13 +26,14 @@ use axum::middleware::from_fn_with_state;
 
 use crate::app::App;
 use crate::refusal::Refusal;
-use crate::{forward, front, preview};
+use crate::{audit, forward, front, preview};
 
 /// Adds what is the same for every route.
 pub(crate) fn finish(routes: Router<App>, app: &App) -> Router {
     routes
         .fallback(async || Refusal::NoRoute)
         .method_not_allowed_fallback(async || Refusal::WrongMethod)
+        .layer(from_fn_with_state(Arc::clone(app), audit::pass))
         .layer(from_fn_with_state(Arc::clone(app), preview::by_host))
         .layer(from_fn_with_state(Arc::clone(app), forward::pass))
         .layer(from_fn_with_state(Arc::clone(app), front::pass))

@@ -3,7 +3,7 @@
 use api::query::Query;
 use axum::extract::{FromRequestParts, RawPathParams};
 use axum::http::request::Parts;
-use model::{BundleName, Error, ExecId, SandboxRef};
+use model::{BundleName, Error, ExecId, OrganisationId, OwnerId, SandboxRef};
 
 use crate::app::App;
 use crate::preview::port_number;
@@ -27,6 +27,15 @@ pub(crate) struct AppTarget(pub(crate) String);
 
 /// `{name}` of a bundle of secrets.
 pub(crate) struct BundleTarget(pub(crate) BundleName);
+
+/// `{owner}`.
+pub(crate) struct OwnerTarget(pub(crate) OwnerId);
+
+/// `{organisation}`.
+pub(crate) struct OrganisationTarget(pub(crate) OrganisationId);
+
+/// `{organisation}` and `{owner}`.
+pub(crate) struct MemberTarget(pub(crate) OrganisationId, pub(crate) OwnerId);
 
 /// The query string as it came.
 pub(crate) struct RawQuery(pub(crate) Option<String>);
@@ -93,6 +102,34 @@ impl FromRequestParts<App> for BundleTarget {
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Refusal> {
         Ok(Self(bundle_name(&parameter(parts, app, "name").await?)?))
+    }
+}
+
+impl FromRequestParts<App> for OwnerTarget {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Refusal> {
+        let text = parameter(parts, app, "owner").await?;
+        let unknown = |_| Error::NotFound { what: "owner", id: text.clone() };
+        Ok(Self(text.parse().map_err(unknown)?))
+    }
+}
+
+impl FromRequestParts<App> for OrganisationTarget {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Refusal> {
+        Ok(Self(parameter(parts, app, "organisation").await?.parse()?))
+    }
+}
+
+impl FromRequestParts<App> for MemberTarget {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Refusal> {
+        let OrganisationTarget(id) = OrganisationTarget::from_request_parts(parts, app).await?;
+        let OwnerTarget(owner) = OwnerTarget::from_request_parts(parts, app).await?;
+        Ok(Self(id, owner))
     }
 }
 

@@ -16,7 +16,7 @@ use axum::body::{Body, to_bytes};
 use axum::extract::Request;
 use engine::{Caller, FoundAgents};
 use futures_util::{StreamExt as _, stream};
-use model::{Phase, Plan, SandboxRef};
+use model::{Phase, Plan, QuotaRow, SandboxRef};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
@@ -121,7 +121,8 @@ pub(crate) fn find_again(app: &App, found: mpsc::Receiver<FoundAgents>) {
 
 async fn watch_if_busy(app: App, FoundAgents { owner, sandbox }: FoundAgents) {
     // The plan does not matter to what uses a sandbox that runs.
-    let (caller, sandbox) = (Caller { owner, plan: Plan::Free }, SandboxRef::Id(sandbox));
+    let caller = Caller { owner, plan: Plan::Free, quota: QuotaRow::default() };
+    let sandbox = SandboxRef::Id(sandbox);
     if look(&app, &caller, &sandbox).await != Seen::Rests {
         watch(&app, &caller, &sandbox);
     }

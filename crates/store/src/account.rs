@@ -3,12 +3,12 @@
 use anyhow::Context;
 use jiff::Timestamp;
 use model::{Email, OwnerId, Plan, Result};
-use rusqlite::{OptionalExtension, Row, params};
 
 use crate::Store;
 use crate::change::execute;
-use crate::key::plan;
-use crate::read::{micros, parsed, unreadable};
+use crate::db::Row;
+use crate::key::plan_if_any;
+use crate::read::{micros, timestamp};
 
 /// An owner, with an e-mail when it is an account.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,16 +29,13 @@ impl Store {
         let email = email.clone();
         let made = self.0.writer.submit(move |batch| {
             execute(
-                batch.connection,
+                &batch.db,
                 "INSERT INTO owners (id, email, created_at) VALUES ($1, $2, $3)
                  ON CONFLICT DO NOTHING",
-                params![id, email.as_str(), micros(now)],
+                &[&id, &email.as_str(), &micros(now)],
             )?;
             let sql = format!("{COLUMNS} WHERE email = $1");
-            let found = batch
-                .connection
-                .prepare_cached(&sql)
-                .and_then(|mut statement| statement.query_row(params![email.as_str()], account));
+            let found = batch.db.first(&sql, &[&email.as_str()], account)?;
             Ok(found.context("read the account of an e-mail")?)
         });
         made.await
@@ -48,7 +45,7 @@ impl Store {
         let owner = owner.clone();
         self.read(move |db| {
             let sql = format!("{COLUMNS} WHERE id = $1");
-            db.prepare_cached(&sql)?.query_row(params![owner.as_str()], account).optional()
+            db.first(&sql, &[&owner.as_str()], account)
         })
         .await
     }
@@ -58,23 +55,17 @@ impl Store {
         let email = email.clone();
         self.read(move |db| {
             let sql = format!("{COLUMNS} WHERE email = $1");
-            let mut statement = db.prepare_cached(&sql)?;
-            let found = statement.query_row(params![email.as_str()], account).optional()?;
-            Ok(found.is_some())
+            Ok(db.first(&sql, &[&email.as_str()], account)?.is_some())
         })
         .await
     }
 }
 
-fn account(row: &Row<'_>) -> rusqlite::Result<Account> {
-    let email: Option<String> = row.get(1)?;
-    let email = email.map(|text| text.parse().map_err(|error| unreadable(1, error)));
-    let has_plan = row.get::<_, Option<String>>(2)?.is_some();
-    let created_at: i64 = row.get(3)?;
+fn account(row: &Row<'_>) -> Result<Account> {
     Ok(Account {
-        owner: parsed(row, 0)?,
-        email: email.transpose()?,
-        plan: if has_plan { Some(plan(row, 2)?) } else { None },
-        created_at: Timestamp::from_microsecond(created_at).map_err(|e| unreadable(3, e))?,
+        owner: row.parsed(0)?,
+        email: row.parsed_if_any(1)?,
+        plan: plan_if_any(row, 2)?,
+        created_at: timestamp(row.get(3)?)?,
     })
 }

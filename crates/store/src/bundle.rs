@@ -4,11 +4,11 @@ use anyhow::Context;
 use jiff::Timestamp;
 use model::secret::BUNDLES_MAX;
 use model::{BundleName, Conflict, Error, OwnerId, Result};
-use rusqlite::{OptionalExtension, Row, params};
 
 use crate::Store;
 use crate::change::execute;
-use crate::read::{all, micros, parsed, unreadable};
+use crate::db::{Db, Row};
+use crate::read::{micros, timestamp};
 
 /// Everything about a bundle but its values.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,15 +36,11 @@ impl Store {
     pub async fn create_bundle(&self, record: BundleRecord, kept: Kept) -> Result<()> {
         let key_names = names_text(&record.key_names)?;
         let created = self.0.writer.submit(move |batch| {
-            let db = batch.connection;
+            let db = &batch.db;
             let owner = record.owner.as_str();
-            let count: i64 = db
-                .query_row(
-                    "SELECT count(*) FROM secret_bundles WHERE owner = $1 AND name <> $2",
-                    params![owner, record.name.as_str()],
-                    |row| row.get(0),
-                )
-                .context("count the bundles")?;
+            let sql = "SELECT count(*) FROM secret_bundles WHERE owner = $1 AND name <> $2";
+            let count = db.first(sql, &[&owner, &record.name.as_str()], |row| row.get::<i64>(0))?;
+            let count = count.unwrap_or_default();
             if usize::try_from(count).is_ok_and(|count| count >= BUNDLES_MAX) {
                 return Err(too_many());
             }
@@ -52,13 +48,13 @@ impl Store {
                 db,
                 "INSERT INTO secret_bundles (owner, name, key_names, place, value, created_at)
                  VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING",
-                params![
-                    owner,
-                    record.name.as_str(),
-                    key_names,
-                    kept.place,
-                    kept.value,
-                    micros(record.created_at)
+                &[
+                    &owner,
+                    &record.name.as_str(),
+                    &key_names,
+                    &kept.place,
+                    &kept.value,
+                    &micros(record.created_at),
                 ],
             )?;
             if inserted == 0 {
@@ -81,19 +77,19 @@ impl Store {
         let key_names = names_text(key_names)?;
         let (owner, name) = (owner.clone(), name.clone());
         let rotated = self.0.writer.submit(move |batch| {
-            let before = kept_of(batch.connection, &owner, &name)?;
+            let before = kept_of(&batch.db, &owner, &name)?;
             let before = before.ok_or_else(|| no_bundle(&name))?;
             execute(
-                batch.connection,
+                &batch.db,
                 "UPDATE secret_bundles SET key_names = $1, place = $2, value = $3, rotated_at = $4
                  WHERE owner = $5 AND name = $6",
-                params![
-                    key_names,
-                    kept.place,
-                    kept.value,
-                    micros(at),
-                    owner.as_str(),
-                    name.as_str()
+                &[
+                    &key_names,
+                    &kept.place,
+                    &kept.value,
+                    &micros(at),
+                    &owner.as_str(),
+                    &name.as_str(),
                 ],
             )?;
             Ok(before)
@@ -111,16 +107,16 @@ impl Store {
         let (owner, name) = (record.owner.clone(), record.name.clone());
         let kept = self.0.writer.submit(move |batch| {
             execute(
-                batch.connection,
+                &batch.db,
                 "UPDATE secret_bundles SET place = $1, value = $2
                  WHERE owner = $3 AND name = $4 AND place = $5 AND value = $6",
-                params![
-                    now.place,
-                    now.value,
-                    owner.as_str(),
-                    name.as_str(),
-                    before.place,
-                    before.value
+                &[
+                    &now.place,
+                    &now.value,
+                    &owner.as_str(),
+                    &name.as_str(),
+                    &before.place,
+                    &before.value,
                 ],
             )
         });
@@ -131,12 +127,12 @@ impl Store {
     pub async fn delete_bundle(&self, owner: &OwnerId, name: &BundleName) -> Result<Kept> {
         let (owner, name) = (owner.clone(), name.clone());
         let deleted = self.0.writer.submit(move |batch| {
-            let before = kept_of(batch.connection, &owner, &name)?;
+            let before = kept_of(&batch.db, &owner, &name)?;
             let before = before.ok_or_else(|| no_bundle(&name))?;
             execute(
-                batch.connection,
+                &batch.db,
                 "DELETE FROM secret_bundles WHERE owner = $1 AND name = $2",
-                params![owner.as_str(), name.as_str()],
+                &[&owner.as_str(), &name.as_str()],
             )?;
             Ok(before)
         });
@@ -149,7 +145,7 @@ impl Store {
         self.read(move |db| {
             let sql = "SELECT owner, name, key_names, created_at, rotated_at FROM secret_bundles
                        WHERE owner = $1 ORDER BY name";
-            all(db, sql, params![owner.as_str()], record)
+            db.all(sql, &[&owner.as_str()], record)
         })
         .await
     }
@@ -164,9 +160,7 @@ impl Store {
         self.read(move |db| {
             let sql =
                 format!("SELECT {COLUMNS} FROM secret_bundles WHERE owner = $1 AND name = $2");
-            db.prepare_cached(&sql)?
-                .query_row(params![owner.as_str(), name.as_str()], with_kept)
-                .optional()
+            db.first(&sql, &[&owner.as_str(), &name.as_str()], with_kept)
         })
         .await
     }
@@ -185,7 +179,7 @@ impl Store {
                  WHERE place = 'sealed' AND (owner > $1 OR (owner = $1 AND name > $2))
                  ORDER BY owner, name LIMIT 20"
             );
-            all(db, &sql, params![owner, name], with_kept)
+            db.all(&sql, &[&owner, &name], with_kept)
         })
         .await
     }
@@ -206,28 +200,24 @@ fn names_text(names: &[String]) -> Result<String> {
     Ok(serde_json::to_string(names).context("write the names of keys")?)
 }
 
-fn kept_of(db: &rusqlite::Connection, owner: &OwnerId, name: &BundleName) -> Result<Option<Kept>> {
+fn kept_of(db: &Db<'_>, owner: &OwnerId, name: &BundleName) -> Result<Option<Kept>> {
     let sql = "SELECT place, value FROM secret_bundles WHERE owner = $1 AND name = $2";
-    let row = |row: &Row<'_>| Ok(Kept { place: row.get(0)?, value: row.get(1)? });
-    let found = db.query_row(sql, params![owner.as_str(), name.as_str()], row).optional();
-    Ok(found.context("read a bundle")?)
+    let kept = |row: &Row<'_>| Ok(Kept { place: row.get(0)?, value: row.get(1)? });
+    db.first(sql, &[&owner.as_str(), &name.as_str()], kept)
 }
 
-fn with_kept(row: &Row<'_>) -> rusqlite::Result<(BundleRecord, Kept)> {
+fn with_kept(row: &Row<'_>) -> Result<(BundleRecord, Kept)> {
     Ok((record(row)?, Kept { place: row.get(5)?, value: row.get(6)? }))
 }
 
-fn record(row: &Row<'_>) -> rusqlite::Result<BundleRecord> {
-    let at = |column: usize, micros: i64| {
-        Timestamp::from_microsecond(micros).map_err(|error| unreadable(column, error))
-    };
+fn record(row: &Row<'_>) -> Result<BundleRecord> {
     let key_names: String = row.get(2)?;
     let rotated_at: Option<i64> = row.get(4)?;
     Ok(BundleRecord {
-        owner: parsed(row, 0)?,
-        name: parsed(row, 1)?,
-        key_names: serde_json::from_str(&key_names).map_err(|error| unreadable(2, error))?,
-        created_at: at(3, row.get(3)?)?,
-        rotated_at: rotated_at.map(|micros| at(4, micros)).transpose()?,
+        owner: row.parsed(0)?,
+        name: row.parsed(1)?,
+        key_names: serde_json::from_str(&key_names).context("read the names of keys")?,
+        created_at: timestamp(row.get(3)?)?,
+        rotated_at: rotated_at.map(timestamp).transpose()?,
     })
 }

@@ -1,11 +1,10 @@
 //! What the engine writes about one sandbox: a closed list of small changes, applied together or
 //! not at all.
 
-use anyhow::Context;
 use jiff::Timestamp;
 use model::{Conflict, Error, Event, EventKind, Name, OwnerId, Result, SandboxId};
-use rusqlite::{Connection, params};
 
+use crate::db::{Db, Value};
 use crate::read::micros;
 use crate::writer::{Batch, Pending};
 use crate::{Store, code, event, lease, rate};
@@ -74,7 +73,7 @@ impl Store {
     pub fn apply(&self, owner: OwnerId, sandbox: SandboxId, changes: Vec<Change>) -> Pending<()> {
         let fence = self.1;
         self.0.writer.submit(move |batch| {
-            lease::check(batch.connection, fence)?;
+            lease::check(&batch.db, fence)?;
             let subject = Subject { owner, sandbox, id: sandbox.to_string() };
             changes.into_iter().try_for_each(|change| apply(batch, &subject, change))
         })
@@ -89,18 +88,16 @@ impl Store {
     pub fn prune(&self, now: Timestamp, events_before: Timestamp) -> Pending<()> {
         let fence = self.1;
         self.0.writer.submit(move |batch| {
-            lease::check(batch.connection, fence)?;
-            let before = params![micros(events_before)];
-            execute(batch.connection, "DELETE FROM events WHERE at < $1", before)?;
-            let before = params![micros(now)];
-            execute(batch.connection, "DELETE FROM requests WHERE expires_at < $1", before)?;
-            code::prune(batch.connection, now)?;
-            rate::prune(batch.connection, now)?;
-            let before = params![micros(events_before)];
+            lease::check(&batch.db, fence)?;
+            event::prune(&batch.db, events_before)?;
+            let expired = "DELETE FROM requests WHERE expires_at < $1";
+            execute(&batch.db, expired, &[&micros(now)])?;
+            code::prune(&batch.db, now)?;
+            rate::prune(&batch.db, now)?;
             execute(
-                batch.connection,
+                &batch.db,
                 "DELETE FROM legs WHERE ended_at < $1 - 31 * 86400000000",
-                before,
+                &[&micros(events_before)],
             )?;
             Ok(())
         })
@@ -114,7 +111,7 @@ struct Subject {
 }
 
 fn apply(batch: &mut Batch<'_>, of: &Subject, change: Change) -> Result<()> {
-    let db = batch.connection;
+    let db = &batch.db;
     match change {
         Change::ClaimName(name) => claim_name(db, of, &name),
         Change::ClaimRequest { key, body_sha256, answer, times } => {
@@ -122,13 +119,11 @@ fn apply(batch: &mut Batch<'_>, of: &Subject, change: Change) -> Result<()> {
         }
         Change::Settle { answer } => settle(db, of, answer.as_deref()),
         Change::Unclaim => {
-            execute(db, "DELETE FROM names WHERE sandbox = $1", params![of.id])?;
+            execute(db, "DELETE FROM names WHERE sandbox = $1", &[&of.id])?;
             let undone = "DELETE FROM requests WHERE sandbox = $1 AND done = 0";
-            execute(db, undone, params![of.id]).map(drop)
+            execute(db, undone, &[&of.id]).map(drop)
         }
-        Change::Release => {
-            execute(db, "DELETE FROM names WHERE sandbox = $1", params![of.id]).map(drop)
-        }
+        Change::Release => execute(db, "DELETE FROM names WHERE sandbox = $1", &[&of.id]).map(drop),
         Change::Rename(name) => rename(db, of, &name),
         Change::BeginLeg(leg) => begin_leg(db, of, &leg).map(drop),
         Change::EndLeg(end) => end_leg(batch, of, &end).map(drop),
@@ -151,32 +146,32 @@ fn apply(batch: &mut Batch<'_>, of: &Subject, change: Change) -> Result<()> {
 }
 
 fn tell(batch: &mut Batch<'_>, event: Event, transition: &Transition) -> Result<()> {
-    batch.told.extend(event::insert(batch.connection, event, &transition.0)?);
+    batch.told.extend(event::insert(&batch.db, event, &transition.0)?);
     Ok(())
 }
 
 /// Whether it was not known.
-fn begin_leg(db: &Connection, of: &Subject, leg: &Leg) -> Result<bool> {
+fn begin_leg(db: &Db<'_>, of: &Subject, leg: &Leg) -> Result<bool> {
     let inserted = execute(
         db,
         "INSERT INTO legs (sandbox, incarnation, owner, started_at) VALUES ($1, $2, $3, $4)
          ON CONFLICT DO NOTHING",
-        params![of.id, leg.incarnation, of.owner.as_str(), micros(leg.started_at)],
+        &[&of.id, &leg.incarnation, &of.owner.as_str(), &micros(leg.started_at)],
     )?;
     Ok(inserted == 1)
 }
 
-fn claim_name(db: &Connection, of: &Subject, name: &Name) -> Result<()> {
+fn claim_name(db: &Db<'_>, of: &Subject, name: &Name) -> Result<()> {
     let claimed = execute(
         db,
         "INSERT INTO names (owner, name, sandbox) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
-        params![of.owner.as_str(), name.as_str(), of.id],
+        &[&of.owner.as_str(), &name.as_str(), &of.id],
     )?;
     if claimed == 0 { Err(name_taken(name)) } else { Ok(()) }
 }
 
 fn claim_request(
-    db: &Connection,
+    db: &Db<'_>,
     of: &Subject,
     key: &str,
     (body_sha256, answer, times): ([u8; 32], &str, Remembered),
@@ -185,13 +180,13 @@ fn claim_request(
     execute(
         db,
         "DELETE FROM requests WHERE owner = $1 AND idempotency_key = $2 AND expires_at <= $3",
-        params![owner, key, micros(times.from)],
+        &[&owner, &key, &micros(times.from)],
     )?;
     let claimed = execute(
         db,
         "INSERT INTO requests (owner, idempotency_key, body_sha256, sandbox, answer, expires_at)
          VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING",
-        params![owner, key, body_sha256, of.id, answer, micros(times.until)],
+        &[&owner, &key, &body_sha256.as_slice(), &of.id, &answer, &micros(times.until)],
     )?;
     if claimed == 0 {
         let detail = "another create with this Idempotency-Key is in progress";
@@ -200,21 +195,23 @@ fn claim_request(
     Ok(())
 }
 
-fn rename(db: &Connection, of: &Subject, name: &Name) -> Result<()> {
+fn rename(db: &Db<'_>, of: &Subject, name: &Name) -> Result<()> {
     let renamed = execute(
         db,
-        "UPDATE OR IGNORE names SET name = $1 WHERE sandbox = $2",
-        params![name.as_str(), of.id],
+        "UPDATE names SET name = $1 WHERE sandbox = $2 AND NOT EXISTS (
+             SELECT 1 FROM names AS other WHERE other.owner = names.owner AND other.name = $1
+             AND other.sandbox <> names.sandbox)",
+        &[&name.as_str(), &of.id],
     )?;
     if renamed == 0 { Err(name_taken(name)) } else { Ok(()) }
 }
 
-fn settle(db: &Connection, of: &Subject, answer: Option<&str>) -> Result<()> {
-    execute(db, "UPDATE names SET ready = 1 WHERE sandbox = $1", params![of.id])?;
+fn settle(db: &Db<'_>, of: &Subject, answer: Option<&str>) -> Result<()> {
+    execute(db, "UPDATE names SET ready = 1 WHERE sandbox = $1", &[&of.id])?;
     execute(
         db,
         "UPDATE requests SET done = 1, answer = coalesce($1, answer) WHERE sandbox = $2",
-        params![answer, of.id],
+        &[&answer, &of.id],
     )
     .map(drop)
 }
@@ -222,17 +219,12 @@ fn settle(db: &Connection, of: &Subject, answer: Option<&str>) -> Result<()> {
 /// Whether it was open.
 fn end_leg(batch: &mut Batch<'_>, of: &Subject, end: &LegEnd) -> Result<bool> {
     let cpu_usec = i64::try_from(end.cpu_usec).unwrap_or(i64::MAX);
-    let started_at = batch
-        .connection
-        .prepare_cached(
-            "UPDATE legs SET ended_at = $1, cpu_usec = $2
-             WHERE sandbox = $3 AND incarnation = $4 AND ended_at IS NULL RETURNING started_at",
-        )
-        .and_then(|mut statement| {
-            let values = params![micros(end.ended_at), cpu_usec, of.id, end.incarnation];
-            statement.query(values)?.next()?.map(|row| row.get::<_, i64>(0)).transpose()
-        })
-        .context("end a billing leg")?;
+    let started_at = batch.db.first(
+        "UPDATE legs SET ended_at = $1, cpu_usec = $2
+         WHERE sandbox = $3 AND incarnation = $4 AND ended_at IS NULL RETURNING started_at",
+        &[&micros(end.ended_at), &cpu_usec, &of.id, &end.incarnation],
+        |row| row.get::<i64>(0),
+    )?;
     let Some(started_at) = started_at else { return Ok(false) };
     let duration_usec = (micros(end.ended_at) - started_at).max(0);
     let event = Event {
@@ -261,11 +253,6 @@ fn name_taken(name: &Name) -> Error {
     Error::Conflict { code: Conflict::NameTaken, detail }
 }
 
-pub(crate) fn execute(
-    db: &Connection,
-    sql: &str,
-    values: &[&dyn rusqlite::ToSql],
-) -> Result<usize> {
-    let changed = db.prepare_cached(sql).and_then(|mut statement| statement.execute(values));
-    Ok(changed.context("write to the store")?)
+pub(crate) fn execute(db: &Db<'_>, sql: &str, values: &[&dyn Value]) -> Result<usize> {
+    db.execute(sql, values)
 }

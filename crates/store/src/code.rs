@@ -5,13 +5,12 @@
 
 use std::hint::black_box;
 
-use anyhow::Context;
 use jiff::{SignedDuration, Timestamp};
 use model::{Email, Result};
-use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::Store;
 use crate::change::execute;
+use crate::db::Db;
 use crate::read::micros;
 
 /// How long a code is good.
@@ -25,11 +24,11 @@ impl Store {
         let email = email.clone();
         let put = self.0.writer.submit(move |batch| {
             execute(
-                batch.connection,
+                &batch.db,
                 "INSERT INTO codes (email, digest, tries, expires_at) VALUES ($1, $2, 0, $3)
                  ON CONFLICT (email) DO UPDATE SET digest = excluded.digest, tries = 0,
                  expires_at = excluded.expires_at",
-                params![email.as_str(), digest, micros(now + GOOD_FOR)],
+                &[&email.as_str(), &digest.as_slice(), &micros(now + GOOD_FOR)],
             )
         });
         put.await.map(drop)
@@ -40,29 +39,25 @@ impl Store {
     pub async fn take_code(&self, email: &Email, digest: [u8; 32], now: Timestamp) -> Result<bool> {
         let email = email.clone();
         let taken = self.0.writer.submit(move |batch| {
-            let db = batch.connection;
-            let kept: Option<[u8; 32]> = db
-                .prepare_cached(
-                    "UPDATE codes SET tries = tries + 1
-                     WHERE email = $1 AND expires_at > $2 AND tries < $3 RETURNING digest",
-                )
-                .and_then(|mut statement| {
-                    let values = params![email.as_str(), micros(now), TRIES_MAX];
-                    statement.query_row(values, |row| row.get(0)).optional()
-                })
-                .context("try a code")?;
+            let db = &batch.db;
+            let kept = db.first(
+                "UPDATE codes SET tries = tries + 1
+                 WHERE email = $1 AND expires_at > $2 AND tries < $3 RETURNING digest",
+                &[&email.as_str(), &micros(now), &TRIES_MAX],
+                |row| row.digest(0),
+            )?;
             let known = kept.is_some();
             let right = same(&kept.unwrap_or_default(), &digest) && known;
             let used = if right { email.as_str() } else { "" };
-            execute(db, "DELETE FROM codes WHERE email = $1", params![used])?;
+            execute(db, "DELETE FROM codes WHERE email = $1", &[&used])?;
             Ok(right)
         });
         taken.await
     }
 }
 
-pub(crate) fn prune(db: &Connection, now: Timestamp) -> Result<()> {
-    execute(db, "DELETE FROM codes WHERE expires_at <= $1", params![micros(now)]).map(drop)
+pub(crate) fn prune(db: &Db<'_>, now: Timestamp) -> Result<()> {
+    execute(db, "DELETE FROM codes WHERE expires_at <= $1", &[&micros(now)]).map(drop)
 }
 
 /// Takes as long for one wrong byte as for thirty.

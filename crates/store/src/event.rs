@@ -1,9 +1,10 @@
 //! Events as they are kept: 24 hours, in the order they were committed.
 
 use anyhow::Context;
+use jiff::Timestamp;
 use model::{Event, Result};
-use rusqlite::{Connection, params};
 
+use crate::db::Db;
 use crate::read::micros;
 
 /// Grows with every event of the deployment; what `Last-Event-ID` carries.
@@ -17,27 +18,26 @@ pub struct StoredEvent {
 }
 
 /// Writes an event unless that transition of that sandbox was told before.
-pub(crate) fn insert(
-    connection: &Connection,
-    event: Event,
-    transition: &str,
-) -> Result<Option<StoredEvent>> {
+pub(crate) fn insert(db: &Db<'_>, event: Event, transition: &str) -> Result<Option<StoredEvent>> {
     let body = serde_json::to_string(&event).context("write an event")?;
-    let inserted = connection
-        .prepare_cached(
-            "INSERT INTO events (owner, sandbox, transition, body, at) VALUES ($1, $2, $3, $4, $5)
-             ON CONFLICT (sandbox, transition) DO NOTHING",
-        )
-        .and_then(|mut statement| {
-            statement.execute(params![
-                event.owner.as_str(),
-                event.sandbox.to_string(),
-                transition,
-                body,
-                micros(event.at)
-            ])
-        })
-        .context("write an event")?;
-    let id = EventId(connection.last_insert_rowid());
-    Ok((inserted == 1).then_some(StoredEvent { id, event }))
+    let id = db.first(
+        "INSERT INTO events (owner, sandbox, transition, body, at) VALUES ($1, $2, $3, $4, $5)
+         ON CONFLICT (sandbox, transition) DO NOTHING RETURNING id",
+        &[&event.owner.as_str(), &event.sandbox.to_string(), &transition, &body, &micros(event.at)],
+        |row| row.get(0).map(EventId),
+    )?;
+    Ok(id.map(|id| StoredEvent { id, event }))
+}
+
+/// Forgets what is older, but not which numbers were given.
+pub(crate) fn prune(db: &Db<'_>, before: Timestamp) -> Result<()> {
+    let newest = db.first("SELECT max(id) FROM events", &[], |row| row.get::<Option<i64>>(0))?;
+    if let Some(newest) = newest.flatten() {
+        db.execute(
+            "INSERT INTO marks (name, value) VALUES ('events', $1)
+             ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+            &[&newest],
+        )?;
+    }
+    db.execute("DELETE FROM events WHERE at < $1", &[&micros(before)]).map(drop)
 }

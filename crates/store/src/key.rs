@@ -11,15 +11,16 @@ use std::time::Duration;
 
 use anyhow::Context;
 use jiff::Timestamp;
-use model::{Error, OwnerId, Plan, Result};
-use rusqlite::{OptionalExtension, Row, params};
+use model::{Error, OwnerId, Plan, QuotaRow, Result};
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
 use crate::Store;
 use crate::change::execute;
+use crate::db::Row;
 use crate::key::mark::{Mark, Seen};
-use crate::read::{all, micros, parsed, unreadable};
+use crate::read::{micros, timestamp};
+use crate::tenancy::standing;
 
 /// Low on purpose: the secret is 256 random bits, so there is nothing that stretching could save.
 const BCRYPT_COST: u32 = 6;
@@ -69,6 +70,8 @@ pub struct Verified {
     pub key_id: String,
     pub owner: OwnerId,
     pub plan: Plan,
+    /// What it has instead of the plan's.
+    pub quota: QuotaRow,
 }
 
 /// Keys that were verified a moment ago, by digest. Several processes serve from one database, so
@@ -119,11 +122,15 @@ impl Store {
         let owner = owner.clone();
         self.read(move |db| {
             let sql =
-                "SELECT api_keys.id, owner, coalesce(owners.plan, api_keys.plan), name, prefix,
+                "SELECT api_keys.id, api_keys.owner,
+                       coalesce(owners.plan, organisations.plan, api_keys.plan),
+                       api_keys.name, prefix,
                        api_keys.created_at, revoked_at
-                       FROM api_keys JOIN owners ON owners.id = owner
-                       WHERE owner = $1 ORDER BY api_keys.created_at DESC, api_keys.id DESC";
-            all(db, sql, params![owner.as_str()], key_record)
+                       FROM api_keys JOIN owners ON owners.id = api_keys.owner
+                       LEFT JOIN members ON members.owner = owners.id
+                       LEFT JOIN organisations ON organisations.id = members.organisation
+                       WHERE api_keys.owner = $1 ORDER BY api_keys.created_at DESC, api_keys.id DESC";
+            db.all(sql, &[&owner.as_str()], key_record)
         })
         .await
     }
@@ -133,10 +140,10 @@ impl Store {
         let (owner, key) = (owner.clone(), id.to_owned());
         let revoked = self.0.writer.submit(move |batch| {
             execute(
-                batch.connection,
+                &batch.db,
                 "UPDATE api_keys SET revoked_at = coalesce(revoked_at, $1)
                  WHERE owner = $2 AND id = $3",
-                params![micros(Timestamp::now()), owner.as_str(), key],
+                &[&micros(Timestamp::now()), &owner.as_str(), &key],
             )
         });
         if revoked.await? == 0 {
@@ -169,23 +176,23 @@ impl Store {
         let inserted = self.0.writer.submit(move |batch| {
             let created_at = micros(record.created_at);
             execute(
-                batch.connection,
+                &batch.db,
                 "INSERT INTO owners (id, created_at) VALUES ($1, $2) ON CONFLICT DO NOTHING",
-                params![record.owner.as_str(), created_at],
+                &[&record.owner.as_str(), &created_at],
             )?;
             execute(
-                batch.connection,
+                &batch.db,
                 "INSERT INTO api_keys (id, owner, plan, name, prefix, sha256, bcrypt, created_at)
                  VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
-                params![
-                    record.id,
-                    record.owner.as_str(),
-                    record.plan.as_str(),
-                    record.name,
-                    record.prefix,
-                    sha256,
-                    bcrypt,
-                    created_at
+                &[
+                    &record.id,
+                    &record.owner.as_str(),
+                    &record.plan.as_str(),
+                    &record.name,
+                    &record.prefix,
+                    &sha256.as_slice(),
+                    &bcrypt,
+                    &created_at,
                 ],
             )
         });
@@ -194,15 +201,15 @@ impl Store {
 
     async fn find_key(&self, sha256: [u8; 32]) -> Result<Option<Verified>> {
         self.read(move |db| {
-            db.prepare_cached(
-                "SELECT api_keys.id, owner, coalesce(owners.plan, api_keys.plan)
-                 FROM api_keys JOIN owners ON owners.id = owner
-                 WHERE sha256 = $1 AND revoked_at IS NULL",
-            )?
-            .query_row(params![sha256], |row| {
-                Ok(Verified { key_id: row.get(0)?, owner: parsed(row, 1)?, plan: plan(row, 2)? })
-            })
-            .optional()
+            let found = db.first(
+                "SELECT id, owner, plan FROM api_keys WHERE sha256 = $1 AND revoked_at IS NULL",
+                &[&sha256.as_slice()],
+                |row| Ok((row.get(0)?, row.parsed(1)?, plan(row, 2)?)),
+            )?;
+            let Some((key_id, owner, of_key)) = found else { return Ok(None) };
+            let row = standing(db, &owner)?.unwrap_or_default();
+            let plan = row.plan.unwrap_or(of_key);
+            Ok(Some(Verified { key_id, owner, plan, quota: row.quota }))
         })
         .await
     }
@@ -211,6 +218,11 @@ impl Store {
 impl Cache {
     pub(crate) fn open(database: &Path) -> Result<Self> {
         Ok(Self { mark: Mark::open(database)?, kept: RwLock::default() })
+    }
+
+    /// Nothing that any server remembers is believed any more.
+    pub(crate) fn forget(&self) -> Result<()> {
+        self.mark.change()
     }
 
     fn look_up(&self, sha256: &[u8; 32], seen: Option<Seen>) -> Option<Verified> {
@@ -268,24 +280,25 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-pub(crate) fn plan(row: &Row<'_>, column: usize) -> rusqlite::Result<Plan> {
+fn plan(row: &Row<'_>, column: usize) -> Result<Plan> {
     let text: String = row.get(column)?;
-    let unknown = || unreadable(column, Error::invalid("plan", format!("no such plan: {text}")));
-    Plan::parse(&text).ok_or_else(unknown)
+    Ok(Plan::parse(&text).with_context(|| format!("no such plan: {text}"))?)
 }
 
-fn key_record(row: &Row<'_>) -> rusqlite::Result<KeyRecord> {
-    let at = |column: usize, micros: i64| {
-        Timestamp::from_microsecond(micros).map_err(|error| unreadable(column, error))
-    };
+pub(crate) fn plan_if_any(row: &Row<'_>, column: usize) -> Result<Option<Plan>> {
+    let is_said = row.get::<Option<String>>(column)?.is_some();
+    if is_said { plan(row, column).map(Some) } else { Ok(None) }
+}
+
+fn key_record(row: &Row<'_>) -> Result<KeyRecord> {
     let revoked_at: Option<i64> = row.get(6)?;
     Ok(KeyRecord {
         id: row.get(0)?,
-        owner: parsed(row, 1)?,
+        owner: row.parsed(1)?,
         plan: plan(row, 2)?,
         name: row.get(3)?,
         prefix: row.get(4)?,
-        created_at: at(5, row.get(5)?)?,
-        revoked_at: revoked_at.map(|micros| at(6, micros)).transpose()?,
+        created_at: timestamp(row.get(5)?)?,
+        revoked_at: revoked_at.map(timestamp).transpose()?,
     })
 }

@@ -5,9 +5,9 @@ use std::fmt;
 
 use anyhow::Context;
 use model::{Error, Result};
-use rusqlite::{Connection, OptionalExtension};
 
 use crate::Store;
+use crate::db::{Db, Row};
 use crate::writer::Pending;
 
 /// Grows whenever the lease changes hands.
@@ -24,13 +24,13 @@ impl Store {
     /// The next epoch. From now on, changes of sandboxes by holders of an earlier one are refused.
     pub fn next_epoch(&self) -> Pending<Epoch> {
         self.0.writer.submit(|batch| {
-            let next = batch.connection.query_row(
+            let next = batch.db.first(
                 "INSERT INTO leases (name, epoch) VALUES ('pool', 1)
-                 ON CONFLICT (name) DO UPDATE SET epoch = epoch + 1 RETURNING epoch",
-                [],
-                |row| row.get(0),
-            );
-            Ok(Epoch(next.context("take the next epoch")?))
+                 ON CONFLICT (name) DO UPDATE SET epoch = leases.epoch + 1 RETURNING epoch",
+                &[],
+                epoch,
+            )?;
+            Ok(next.context("take the next epoch")?)
         })
     }
 
@@ -42,14 +42,15 @@ impl Store {
 }
 
 /// Refuses a holder whose lease has moved on.
-pub(crate) fn check(db: &Connection, fence: Option<Epoch>) -> Result<()> {
-    let Some(Epoch(mine)) = fence else { return Ok(()) };
-    let newest: Option<u64> = db
-        .prepare_cached("SELECT epoch FROM leases WHERE name = 'pool'")
-        .and_then(|mut statement| statement.query_row([], |row| row.get(0)).optional())
-        .context("read the epoch")?;
+pub(crate) fn check(db: &Db<'_>, fence: Option<Epoch>) -> Result<()> {
+    let Some(mine) = fence else { return Ok(()) };
+    let newest = db.first("SELECT epoch FROM leases WHERE name = 'pool'", &[], epoch)?;
     if newest.is_some_and(|newest| newest != mine) {
         return Err(Error::unavailable("another server has taken over"));
     }
     Ok(())
+}
+
+fn epoch(row: &Row<'_>) -> Result<Epoch> {
+    Ok(Epoch(u64::try_from(row.get::<i64>(0)?).context("read an epoch")?))
 }

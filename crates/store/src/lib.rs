@@ -5,15 +5,19 @@
 //! callers wait for one flush. Phases of sandboxes are deliberately not here: they are derived.
 
 mod account;
+mod audit;
 mod bundle;
 mod change;
 mod code;
+mod db;
 mod event;
 mod key;
 mod lease;
 mod rate;
 mod read;
 mod schema;
+mod subject;
+mod tenancy;
 mod writer;
 
 use std::path::Path;
@@ -22,7 +26,10 @@ use std::sync::Arc;
 use model::Result;
 use tokio::sync::broadcast;
 
+use crate::db::postgres::Postgres;
+
 pub use account::Account;
+pub use audit::{AUDIT_BEGINS, AuditEntry, AuditRecord};
 pub use bundle::{BundleRecord, Kept};
 pub use change::{Change, Leg, LegEnd, Remembered, Transition};
 pub use event::{EventId, StoredEvent};
@@ -30,6 +37,8 @@ pub use key::{KeyFormat, KeyRecord, NewKey, Verified};
 pub use lease::Epoch;
 pub use rate::{Admission, Rate};
 pub use read::{Backlog, NameClaim, OpenLeg, Request};
+pub use subject::Subject;
+pub use tenancy::{LimitRow, Limited, Member, Organisation};
 pub use writer::Pending;
 
 /// A handle on the database; clones share it. With an epoch, it writes about sandboxes only while
@@ -53,9 +62,32 @@ impl Store {
         schema::make(path)?;
         let mut connection = schema::connect(path)?;
         schema::migrate(&mut connection)?;
+        let readers = read::Source::Sqlite(path.to_owned());
+        Self::over(writer::Target::Sqlite(connection), readers, path)
+    }
+
+    /// The same in `PostgreSQL`. Servers that share it share a data directory too, where they tell each
+    /// other of keys that are revoked.
+    pub fn open_postgres(url: &str, data_dir: &Path) -> Result<Self> {
+        let postgres = Postgres::new(url)?;
+        // On a thread of its own, because it waits and the caller's may be one that must not.
+        let session = std::thread::scope(|scope| {
+            let opening = scope.spawn(|| {
+                let session = postgres.connect()?;
+                schema::migrate_postgres(&session)?;
+                Ok::<_, model::Error>(session)
+            });
+            opening.join().unwrap_or_else(|_| Err(anyhow::anyhow!("open the database").into()))
+        })?;
+        let readers = read::Source::Postgres(Arc::clone(&postgres));
+        let target = writer::Target::Postgres(postgres, Some(session));
+        Self::over(target, readers, &data_dir.join("bastide.db"))
+    }
+
+    fn over(target: writer::Target, readers: read::Source, path: &Path) -> Result<Self> {
         let told = broadcast::Sender::new(TOLD_MAX);
-        let writer = writer::Writer::spawn(connection, told.clone())?;
-        let readers = read::Readers::new(path.to_owned());
+        let writer = writer::Writer::spawn(target, told.clone())?;
+        let readers = read::Readers::new(readers);
         let keys = key::Cache::open(path)?;
         Ok(Self(Arc::new(Shared { writer, readers, keys, told }), None))
     }

@@ -1,12 +1,11 @@
 //! Rates that hold over all servers of a database: at most so many in any stretch of time.
 
-use anyhow::Context;
 use jiff::{SignedDuration, Timestamp};
 use model::Result;
-use rusqlite::{Connection, params};
 
 use crate::Store;
 use crate::change::execute;
+use crate::db::Db;
 use crate::read::micros;
 
 /// The longest stretch of any rate.
@@ -34,28 +33,27 @@ impl Store {
     pub async fn admit(&self, bucket: &str, rate: Rate, now: Timestamp) -> Result<Admission> {
         let bucket = bucket.to_owned();
         let admitted = self.0.writer.submit(move |batch| {
-            let db = batch.connection;
+            let db = &batch.db;
             let since = micros(now - rate.per.min(LONGEST));
-            execute(db, "DELETE FROM hits WHERE bucket = $1 AND at <= $2", params![bucket, since])?;
-            let (count, oldest): (i64, Option<i64>) = db
-                .prepare_cached("SELECT count(*), min(at) FROM hits WHERE bucket = $1")
-                .and_then(|mut statement| {
-                    statement.query_row(params![bucket], |row| Ok((row.get(0)?, row.get(1)?)))
-                })
-                .context("count what was let through")?;
+            execute(db, "DELETE FROM hits WHERE bucket = $1 AND at <= $2", &[&bucket, &since])?;
+            let found = db.first(
+                "SELECT count(*), min(at) FROM hits WHERE bucket = $1",
+                &[&bucket],
+                |row| Ok((row.get::<i64>(0)?, row.get::<Option<i64>>(1)?)),
+            )?;
+            let (count, oldest) = found.unwrap_or_default();
             if count >= i64::from(rate.count) {
                 let wait = oldest.map_or(0, |oldest| oldest - since);
                 return Ok(Admission::Refused { retry_after: SignedDuration::from_micros(wait) });
             }
-            let hit = params![bucket, micros(now)];
-            execute(db, "INSERT INTO hits (bucket, at) VALUES ($1, $2)", hit)?;
+            execute(db, "INSERT INTO hits (bucket, at) VALUES ($1, $2)", &[&bucket, &micros(now)])?;
             Ok(Admission::Granted)
         });
         admitted.await
     }
 }
 
-pub(crate) fn prune(db: &Connection, now: Timestamp) -> Result<()> {
-    let before = params![micros(now - LONGEST)];
-    execute(db, "DELETE FROM hits WHERE at <= $1", before).map(drop)
+pub(crate) fn prune(db: &Db<'_>, now: Timestamp) -> Result<()> {
+    let before = micros(now - LONGEST);
+    execute(db, "DELETE FROM hits WHERE at <= $1", &[&before]).map(drop)
 }

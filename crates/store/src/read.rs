@@ -1,21 +1,37 @@
 //! Reads: on connections of their own, so that they never wait for a flush.
 
 use std::path::PathBuf;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Context;
 use jiff::Timestamp;
 use model::{Name, OwnerId, Result, SandboxId, SandboxRef};
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use tokio::sync::Semaphore;
 
+use crate::db::postgres::{Postgres, Session};
+use crate::db::{Db, Row};
 use crate::{EventId, Store, StoredEvent, schema};
 
+/// Reads at once, each with a connection.
+const READS_MAX: usize = 16;
 /// Connections kept for the next read.
 const IDLE_MAX: usize = 4;
 
 pub(crate) struct Readers {
-    path: PathBuf,
-    idle: Mutex<Vec<Connection>>,
+    source: Source,
+    idle: Mutex<Vec<Reader>>,
+    turns: Semaphore,
+}
+
+/// Where connections come from.
+pub(crate) enum Source {
+    Sqlite(PathBuf),
+    Postgres(Arc<Postgres>),
+}
+
+enum Reader {
+    Sqlite(rusqlite::Connection),
+    Postgres(Session),
 }
 
 /// A name that is taken.
@@ -60,12 +76,12 @@ impl Store {
     /// Every claimed name.
     pub async fn names(&self) -> Result<Vec<NameClaim>> {
         self.read(|db| {
-            all(db, "SELECT owner, name, sandbox, ready FROM names", params![], |row| {
+            db.all("SELECT owner, name, sandbox, ready FROM names", &[], |row| {
                 Ok(NameClaim {
-                    owner: parsed(row, 0)?,
-                    name: parsed(row, 1)?,
-                    sandbox: parsed(row, 2)?,
-                    ready: row.get(3)?,
+                    owner: row.parsed(0)?,
+                    name: row.parsed(1)?,
+                    sandbox: row.parsed(2)?,
+                    ready: row.flag(3)?,
                 })
             })
         })
@@ -77,7 +93,7 @@ impl Store {
         self.read(|db| {
             let sql = "SELECT owner, sandbox, body_sha256, answer, done FROM requests
                        WHERE done = 0";
-            all(db, sql, params![], request)
+            db.all(sql, &[], request)
         })
         .await
     }
@@ -91,12 +107,12 @@ impl Store {
     ) -> Result<Option<Request>> {
         let (owner, key) = (owner.clone(), key.to_owned());
         self.read(move |db| {
-            db.prepare_cached(
+            db.first(
                 "SELECT owner, sandbox, body_sha256, answer, done FROM requests
                  WHERE owner = $1 AND idempotency_key = $2 AND expires_at > $3",
-            )?
-            .query_row(params![owner.as_str(), key, micros(now)], request)
-            .optional()
+                &[&owner.as_str(), &key, &micros(now)],
+                request,
+            )
         })
         .await
     }
@@ -120,9 +136,7 @@ impl Store {
                  WHERE names.owner = $1 AND {by} AND names.ready = 1
                  ORDER BY legs.started_at DESC LIMIT 1"
             );
-            db.prepare_cached(&sql)?
-                .query_row(params![owner.as_str(), value], |row| Ok((parsed(row, 0)?, row.get(1)?)))
-                .optional()
+            db.first(&sql, &[&owner.as_str(), &value], |row| Ok((row.parsed(0)?, row.get(1)?)))
         })
         .await
     }
@@ -130,10 +144,10 @@ impl Store {
     pub async fn open_legs(&self) -> Result<Vec<OpenLeg>> {
         self.read(|db| {
             let sql = "SELECT owner, sandbox, incarnation FROM legs WHERE ended_at IS NULL";
-            all(db, sql, params![], |row| {
+            db.all(sql, &[], |row| {
                 Ok(OpenLeg {
-                    owner: parsed(row, 0)?,
-                    sandbox: parsed(row, 1)?,
+                    owner: row.parsed(0)?,
+                    sandbox: row.parsed(1)?,
                     incarnation: row.get(2)?,
                 })
             })
@@ -150,81 +164,83 @@ impl Store {
         limit: u32,
     ) -> Result<Backlog> {
         let owner = owner.clone();
-        self.read(move |db| {
-            // One transaction, so that the three answers are of one moment.
-            let db = db.unchecked_transaction()?;
-            let newest = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'events'";
-            let newest: i64 = db.query_row(newest, [], |row| row.get(0))?;
-            let Some(EventId(after)) = after else {
-                return Ok(Backlog { events: Vec::new(), lost: false, newest: EventId(newest) });
-            };
-            let oldest = "SELECT min(id) FROM events";
-            let oldest: Option<i64> = db.query_row(oldest, [], |row| row.get(0))?;
-            let lost = after > newest || after < oldest.map_or(newest, |id| id - 1);
-            let from = if after > newest { newest } else { after };
-            let sql = "SELECT id, body FROM events WHERE owner = $1 AND id > $2
-                       ORDER BY id LIMIT $3";
-            let events = all(&db, sql, params![owner.as_str(), from, limit], stored_event)?;
-            Ok(Backlog { events, lost, newest: EventId(newest) })
-        })
-        .await
+        self.read(move |db| db.at_one_moment(|| backlog(db, &owner, after, i64::from(limit)))).await
     }
 
     /// Runs `work` on a reading connection, off the async threads.
     pub(crate) async fn read<T, W>(&self, work: W) -> Result<T>
     where
         T: Send + 'static,
-        W: FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+        W: FnOnce(&Db<'_>) -> Result<T> + Send + 'static,
     {
         let store = self.clone();
+        let turn = self.0.readers.turns.acquire().await.context("wait for a turn to read")?;
         let answer = tokio::task::spawn_blocking(move || store.0.readers.with(work)).await;
+        drop(turn);
         answer.context("read from the store")?
     }
 }
 
 impl Readers {
-    pub(crate) fn new(path: PathBuf) -> Self {
-        Self { path, idle: Mutex::new(Vec::new()) }
+    pub(crate) fn new(source: Source) -> Self {
+        Self { source, idle: Mutex::new(Vec::new()), turns: Semaphore::new(READS_MAX) }
     }
 
-    fn with<T>(&self, work: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T> {
-        let idle = self.idle.lock().unwrap_or_else(std::sync::PoisonError::into_inner).pop();
-        let connection = match idle {
-            Some(connection) => connection,
-            None => schema::connect(&self.path)?,
+    fn with<T>(&self, work: impl FnOnce(&Db<'_>) -> Result<T>) -> Result<T> {
+        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let reader = match idle.filter(Reader::is_alive) {
+            Some(reader) => reader,
+            None => self.source.connect()?,
         };
-        let answer = work(&connection).context("read from the store");
-        let mut idle = self.idle.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if idle.len() < IDLE_MAX {
-            idle.push(connection);
+        let answer = work(&reader.db());
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        if idle.len() < IDLE_MAX && reader.is_alive() {
+            idle.push(reader);
         }
-        Ok(answer?)
+        answer
     }
 }
 
-pub(crate) fn all<T>(
-    db: &Connection,
-    sql: &str,
-    values: &[&dyn rusqlite::ToSql],
-    row: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
-) -> rusqlite::Result<Vec<T>> {
-    db.prepare_cached(sql)?.query_map(values, row)?.collect()
+impl Source {
+    fn connect(&self) -> Result<Reader> {
+        Ok(match self {
+            Self::Sqlite(path) => Reader::Sqlite(schema::connect(path)?),
+            Self::Postgres(postgres) => Reader::Postgres(postgres.connect()?),
+        })
+    }
 }
 
-/// A column of text that one of our own types was written as.
-pub(crate) fn parsed<T>(row: &Row<'_>, column: usize) -> rusqlite::Result<T>
-where
-    T: std::str::FromStr<Err = model::Error>,
-{
-    row.get::<_, String>(column)?.parse().map_err(|error| unreadable(column, error))
+impl Reader {
+    fn db(&self) -> Db<'_> {
+        match self {
+            Self::Sqlite(connection) => Db::Sqlite(connection),
+            Self::Postgres(session) => Db::Postgres(session),
+        }
+    }
+
+    fn is_alive(&self) -> bool {
+        match self {
+            Self::Sqlite(_) => true,
+            Self::Postgres(session) => session.is_alive(),
+        }
+    }
 }
 
-pub(crate) fn unreadable(
-    column: usize,
-    error: impl std::error::Error + Send + Sync + 'static,
-) -> rusqlite::Error {
-    let kind = rusqlite::types::Type::Text;
-    rusqlite::Error::FromSqlConversionFailure(column, kind, Box::new(error))
+fn backlog(db: &Db<'_>, owner: &OwnerId, after: Option<EventId>, limit: i64) -> Result<Backlog> {
+    let ends = "SELECT min(id), max(id) FROM events";
+    let ends = db.first(ends, &[], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let (oldest, newest): (Option<i64>, Option<i64>) = ends.unwrap_or_default();
+    let mark = "SELECT value FROM marks WHERE name = 'events'";
+    let mark = db.first(mark, &[], |row| row.get(0))?;
+    let newest = newest.or(mark).unwrap_or(0);
+    let Some(EventId(after)) = after else {
+        return Ok(Backlog { events: Vec::new(), lost: false, newest: EventId(newest) });
+    };
+    let lost = after > newest || after < oldest.map_or(newest, |id| id - 1);
+    let from = if after > newest { newest } else { after };
+    let sql = "SELECT id, body FROM events WHERE owner = $1 AND id > $2 ORDER BY id LIMIT $3";
+    let events = db.all(sql, &[&owner.as_str(), &from, &limit], stored_event)?;
+    Ok(Backlog { events, lost, newest: EventId(newest) })
 }
 
 pub(crate) fn micros(at: Timestamp) -> i64 {
@@ -235,18 +251,18 @@ pub(crate) fn timestamp(micros: i64) -> Result<Timestamp> {
     Ok(Timestamp::from_microsecond(micros).context("read a time")?)
 }
 
-fn request(row: &Row<'_>) -> rusqlite::Result<Request> {
+fn request(row: &Row<'_>) -> Result<Request> {
     Ok(Request {
-        owner: parsed(row, 0)?,
-        sandbox: parsed(row, 1)?,
-        body_sha256: row.get(2)?,
+        owner: row.parsed(0)?,
+        sandbox: row.parsed(1)?,
+        body_sha256: row.digest(2)?,
         answer: row.get(3)?,
-        done: row.get(4)?,
+        done: row.flag(4)?,
     })
 }
 
-fn stored_event(row: &Row<'_>) -> rusqlite::Result<StoredEvent> {
+fn stored_event(row: &Row<'_>) -> Result<StoredEvent> {
     let body: String = row.get(1)?;
-    let event = serde_json::from_str(&body).map_err(|error| unreadable(1, error))?;
+    let event = serde_json::from_str(&body).context("understand an event")?;
     Ok(StoredEvent { id: EventId(row.get(0)?), event })
 }

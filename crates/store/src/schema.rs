@@ -9,13 +9,19 @@ use anyhow::Context;
 use model::Result;
 use rusqlite::Connection;
 
+use crate::db::Db;
+use crate::db::postgres::Session;
+
 /// In order; the database's `user_version` is how many of them it has. Never edit one that was
 /// released, add another.
-const MIGRATIONS: [&str; 4] = [
+const MIGRATIONS: [&str; 7] = [
     include_str!("migrations/0001_foundation.sql"),
     include_str!("migrations/0002_lease.sql"),
     include_str!("migrations/0003_accounts.sql"),
-    include_str!("migrations/0010_secrets.sql"),
+    include_str!("migrations/0004_marks.sql"),
+    include_str!("migrations/0005_subjects.sql"),
+    include_str!("migrations/0006_tenancy.sql"),
+    include_str!("migrations/0007_secrets.sql"),
 ];
 
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -52,17 +58,52 @@ pub(crate) fn migrate(connection: &mut Connection) -> Result<()> {
     let transaction = connection
         .transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)
         .context("begin the migration")?;
-    let done = read(&transaction)?;
-    if done > MIGRATIONS.len() {
-        return Err(anyhow::anyhow!("the database was written by a newer version").into());
-    }
-    for (index, migration) in MIGRATIONS.iter().enumerate().skip(done) {
-        transaction
-            .execute_batch(migration)
-            .with_context(|| format!("apply migration {}", index + 1))?;
-    }
+    apply(&Db::Sqlite(&transaction), read(&transaction)?, str::to_owned)?;
     let version = u32::try_from(MIGRATIONS.len()).context("count the migrations")?;
     transaction.pragma_update(None, "user_version", version).context("store the version")?;
     transaction.commit().context("commit the migration")?;
     Ok(())
+}
+
+/// The same for `PostgreSQL`, which has no place of its own for the version.
+pub(crate) fn migrate_postgres(session: &Session) -> Result<()> {
+    session.begin()?;
+    let db = Db::Postgres(session);
+    db.run("CREATE TABLE IF NOT EXISTS schema_version (version BIGINT NOT NULL)")?;
+    let done = db.first("SELECT version FROM schema_version", &[], |row| row.get::<i64>(0))?;
+    let applied = usize::try_from(done.unwrap_or(0)).context("read the schema version")?;
+    if applied == MIGRATIONS.len() {
+        return session.roll_back();
+    }
+    apply(&db, applied, in_postgres)?;
+    let version = i64::try_from(MIGRATIONS.len()).context("count the migrations")?;
+    let sql = match done {
+        None => "INSERT INTO schema_version (version) VALUES ($1)",
+        Some(_) => "UPDATE schema_version SET version = $1",
+    };
+    db.execute(sql, &[&version])?;
+    session.commit()
+}
+
+fn apply(db: &Db<'_>, done: usize, rewrite: impl Fn(&str) -> String) -> Result<()> {
+    if done > MIGRATIONS.len() {
+        return Err(anyhow::anyhow!("the database was written by a newer version").into());
+    }
+    for (index, migration) in MIGRATIONS.iter().enumerate().skip(done) {
+        let number = index + 1;
+        db.run(&rewrite(migration)).with_context(|| format!("apply migration {number}"))?;
+    }
+    Ok(())
+}
+
+/// Types have other names there, and text compares by the database's language unless told otherwise.
+fn in_postgres(migration: &str) -> String {
+    migration
+        .replace(
+            "INTEGER PRIMARY KEY AUTOINCREMENT",
+            "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
+        )
+        .replace(" INTEGER", " BIGINT")
+        .replace(" BLOB", " BYTEA")
+        .replace(" TEXT", " TEXT COLLATE \"C\"")
 }

@@ -5,15 +5,17 @@
 mod tests;
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
 
 use anyhow::Context;
 use model::{Error, Result};
-use rusqlite::Connection;
 use tokio::sync::{broadcast, mpsc, oneshot};
 use tracing::error;
 
 use crate::StoredEvent;
+use crate::db::Db;
+use crate::db::postgres::{Postgres, Session};
 
 /// Writes that may wait; beyond it the store is overloaded and says so.
 const QUEUE_MAX: usize = 16 * 1024;
@@ -26,9 +28,16 @@ type Finish = Box<dyn FnOnce(bool) + Send>;
 
 pub(crate) struct Writer(mpsc::Sender<Job>);
 
+/// What the thread writes to.
+pub(crate) enum Target {
+    Sqlite(rusqlite::Connection),
+    /// The connection is made anew when it was lost.
+    Postgres(Arc<Postgres>, Option<Session>),
+}
+
 /// What a piece of work writes to.
 pub(crate) struct Batch<'a> {
-    pub(crate) connection: &'a Connection,
+    pub(crate) db: Db<'a>,
     /// Told to listeners after the commit.
     pub(crate) told: Vec<StoredEvent>,
 }
@@ -48,14 +57,11 @@ impl<T> Future for Pending<T> {
 }
 
 impl Writer {
-    pub(crate) fn spawn(
-        connection: Connection,
-        told: broadcast::Sender<StoredEvent>,
-    ) -> Result<Self> {
+    pub(crate) fn spawn(target: Target, told: broadcast::Sender<StoredEvent>) -> Result<Self> {
         let (jobs, queue) = mpsc::channel(QUEUE_MAX);
         std::thread::Builder::new()
             .name("store-writer".into())
-            .spawn(move || run(&connection, queue, &told))
+            .spawn(move || run(target, queue, &told))
             .context("start the writer thread")?;
         Ok(Self(jobs))
     }
@@ -82,6 +88,57 @@ impl Writer {
     }
 }
 
+impl Target {
+    fn begin(&mut self) -> Result<()> {
+        match self {
+            Self::Sqlite(db) => {
+                Ok(db.execute_batch("BEGIN IMMEDIATE").context("begin to write")?)
+            }
+            Self::Postgres(postgres, session) => {
+                if !session.as_ref().is_some_and(Session::is_alive) {
+                    *session = None;
+                }
+                let session = match session {
+                    Some(session) => session,
+                    None => session.insert(postgres.connect()?),
+                };
+                session.begin()
+            }
+        }
+    }
+
+    fn db(&self) -> Db<'_> {
+        match self {
+            Self::Sqlite(db) => Db::Sqlite(db),
+            Self::Postgres(_, Some(session)) => Db::Postgres(session),
+            Self::Postgres(_, None) => Db::Gone,
+        }
+    }
+
+    fn commit(&self) -> Result<()> {
+        match self {
+            Self::Sqlite(db) => Ok(db.execute_batch("COMMIT").context("commit")?),
+            Self::Postgres(_, Some(session)) => session.commit(),
+            Self::Postgres(_, None) => Err(Error::unavailable("the database does not answer")),
+        }
+    }
+
+    /// After a failure, which may have undone everything already.
+    fn roll_back(&self) {
+        let undone = match self {
+            Self::Sqlite(db) if db.is_autocommit() => return,
+            Self::Sqlite(db) => db.execute_batch("ROLLBACK").map_err(anyhow::Error::from),
+            Self::Postgres(_, Some(session)) if session.is_alive() => {
+                session.roll_back().map_err(anyhow::Error::from)
+            }
+            Self::Postgres(_, _) => return,
+        };
+        if let Err(error) = undone {
+            error!(error = format!("{error:#}"), "could not undo a batch");
+        }
+    }
+}
+
 fn refuse<T>(refused: &mpsc::error::TrySendError<Job>) -> oneshot::Receiver<Result<T>> {
     let (answer, pending) = oneshot::channel();
     let detail = match refused {
@@ -92,11 +149,7 @@ fn refuse<T>(refused: &mpsc::error::TrySendError<Job>) -> oneshot::Receiver<Resu
     pending
 }
 
-fn run(
-    connection: &Connection,
-    mut queue: mpsc::Receiver<Job>,
-    told: &broadcast::Sender<StoredEvent>,
-) {
+fn run(mut target: Target, mut queue: mpsc::Receiver<Job>, told: &broadcast::Sender<StoredEvent>) {
     while let Some(first) = queue.blocking_recv() {
         let mut jobs = vec![first];
         while jobs.len() < BATCH_MAX
@@ -104,21 +157,21 @@ fn run(
         {
             jobs.push(job);
         }
-        commit(connection, jobs, told);
+        commit(&mut target, jobs, told);
     }
 }
 
-fn commit(connection: &Connection, jobs: Vec<Job>, told: &broadcast::Sender<StoredEvent>) {
-    let mut batch = Batch { connection, told: Vec::new() };
-    let begun = connection.execute_batch("BEGIN IMMEDIATE");
+fn commit(target: &mut Target, jobs: Vec<Job>, told: &broadcast::Sender<StoredEvent>) {
+    let begun = target.begin();
+    let mut batch = Batch { db: target.db(), told: Vec::new() };
     let finishes: Vec<Finish> = jobs.into_iter().map(|job| job(&mut batch)).collect();
-    let committed = begun.and_then(|()| connection.execute_batch("COMMIT"));
+    let written = batch.told;
+    let committed = begun.and_then(|()| target.commit());
     if let Err(failure) = &committed {
-        error!(error = %failure, "could not commit to the store");
-        // Fails when the commit itself has rolled back already.
-        let _ = connection.execute_batch("ROLLBACK");
+        error!(error = cause(failure), "could not commit to the store");
+        target.roll_back();
     } else {
-        for event in batch.told.drain(..) {
+        for event in written {
             // Fails when nobody listens.
             let _ = told.send(event);
         }
@@ -128,22 +181,29 @@ fn commit(connection: &Connection, jobs: Vec<Job>, told: &broadcast::Sender<Stor
     }
 }
 
+fn cause(error: &Error) -> String {
+    match error {
+        Error::Internal(cause) => format!("{cause:#}"),
+        other => other.to_string(),
+    }
+}
+
 fn in_savepoint<T>(
     batch: &mut Batch<'_>,
     work: impl FnOnce(&mut Batch<'_>) -> Result<T>,
 ) -> Result<T> {
-    if batch.connection.is_autocommit() {
-        // The batch could not begin, or SQLite has undone all of it. A write now would be one of its own,
-        // made although its caller is told that it was not.
+    if !batch.db.in_transaction() {
+        // The batch could not begin, or the database has undone all of it. A write now would be one of
+        // its own, made although its caller is told that it was not.
         return Err(Error::unavailable("the store could not write"));
     }
     let told_before = batch.told.len();
-    batch.connection.execute_batch("SAVEPOINT piece").context("begin a write")?;
+    batch.db.run("SAVEPOINT piece")?;
     let outcome = work(batch);
     if outcome.is_err() {
         batch.told.truncate(told_before);
-        batch.connection.execute_batch("ROLLBACK TO piece").context("undo a write")?;
+        batch.db.run("ROLLBACK TO SAVEPOINT piece")?;
     }
-    batch.connection.execute_batch("RELEASE piece").context("end a write")?;
+    batch.db.run("RELEASE SAVEPOINT piece")?;
     outcome
 }

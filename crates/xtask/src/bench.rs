@@ -5,6 +5,7 @@
 //! cannot run here is named with the reason, and the rest is measured.
 
 mod agents;
+mod auth;
 mod clock;
 mod crowd;
 mod curves;
@@ -172,6 +173,9 @@ fn measure(
 
 /// Rows that need no peer. One that fails is named, and the others go on.
 fn alone(server: &mut Server, sizes: &Sizes, report: &mut Report) {
+    if let Err(error) = auth::run(server, report) {
+        report.skip("knowing who calls", &error);
+    }
     if let Err(error) = crowd::burst(server, sizes.burst, report) {
         report.skip("the burst", &error);
     }

@@ -3,6 +3,8 @@
 
 #[cfg(test)]
 mod agents;
+#[path = "../../../store/tests/it/cluster.rs"]
+mod cluster;
 #[cfg(test)]
 mod help;
 #[cfg(test)]

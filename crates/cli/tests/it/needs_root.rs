@@ -14,6 +14,7 @@ mod operator;
 mod ordinary;
 mod ports;
 mod replicas;
+mod replicas_on_postgres;
 mod run;
 mod standard;
 mod town;

@@ -2,7 +2,7 @@
 
 use driver::Driver;
 use driver::fake::Step;
-use model::{EndReason, Error, EventKind, NewSandbox, Phase, Plan, Source, Tier};
+use model::{EndReason, Error, EventKind, NewSandbox, Phase, Plan, QuotaRow, Source, Tier};
 
 use crate::{
     Fixture, alice, assert_invalid, assert_name_taken, assert_not_found, bob, by_id, by_name,
@@ -176,7 +176,8 @@ async fn a_bad_request_names_its_field_and_makes_nothing() {
         ("env.TASK", NewSandbox { env: [("TASK".into(), "x".into())].into(), ..image() }),
     ];
     for (field, wanted) in cases {
-        let caller = engine::Caller { owner: alice().owner, plan: Plan::Free };
+        let caller =
+            engine::Caller { owner: alice().owner, plan: Plan::Free, quota: QuotaRow::default() };
         assert_invalid(fixture.engine.create(&caller, wanted, None).await, field);
     }
     fixture.assert_empty().await;

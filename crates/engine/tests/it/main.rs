@@ -24,7 +24,9 @@ use driver::Driver;
 use driver::fake::FakeDriver;
 use engine::{Caller, Clock, Created, Engine, EngineConfig, Idempotency, Pool, Sandbox};
 use jiff::Timestamp;
-use model::{Clocks, Error, NewSandbox, Phase, Plan, Result, SandboxId, SandboxRef, Source, Tier};
+use model::{
+    Clocks, Error, NewSandbox, Phase, Plan, QuotaRow, Result, SandboxId, SandboxRef, Source, Tier,
+};
 use store::Store;
 use tempfile::TempDir;
 
@@ -168,11 +170,11 @@ fn pool(name: &str, driver: &FakeDriver, max_sandboxes: Option<u32>) -> Pool {
 }
 
 fn alice() -> Caller {
-    Caller { owner: "usr_alice".parse().unwrap(), plan: Plan::Operator }
+    Caller { owner: "usr_alice".parse().unwrap(), plan: Plan::Operator, quota: QuotaRow::default() }
 }
 
 fn bob() -> Caller {
-    Caller { owner: "usr_bob".parse().unwrap(), plan: Plan::Free }
+    Caller { owner: "usr_bob".parse().unwrap(), plan: Plan::Free, quota: QuotaRow::default() }
 }
 
 fn by_id(sandbox: &Sandbox) -> SandboxRef {

@@ -26,6 +26,15 @@ pub struct MailSettings {
     pub log_codes: bool,
 }
 
+/// An issuer whose tokens are taken besides ours.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct OidcSettings {
+    pub issuer: Option<String>,
+    pub audience: Option<String>,
+    pub jwks_url: Option<String>,
+}
+
 /// Text that no log shows.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]

@@ -26,6 +26,15 @@ impl Config {
         if let Some(url) = &self.rt_public_url {
             check_url("rt_public_url", url, &["ws", "wss"])?;
         }
+        for (key, url) in [
+            ("oidc.issuer", &self.oidc.issuer),
+            ("oidc.jwks_url", &self.oidc.jwks_url),
+            ("mail.ses_endpoint", &self.mail.ses_endpoint),
+        ] {
+            if let Some(url) = url {
+                check_url(key, url, &["http", "https"])?;
+            }
+        }
         if let Some(domain) = &self.ports.domain {
             let parsed = Domain::parse(domain);
             ensure!(parsed.is_some(), "ports.domain: must be a domain of two labels: {domain:?}");

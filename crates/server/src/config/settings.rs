@@ -291,6 +291,30 @@ pub const SETTINGS: &[Setting] = &[
         "Writes codes into the log too, at `info`: for trying things out alone",
     ),
     text(
+        "oidc.issuer",
+        "URL",
+        "none",
+        "Issuer of OpenID Connect tokens that are taken beside ours; its keys are found by discovery",
+    ),
+    text(
+        "oidc.audience",
+        "TEXT",
+        "none",
+        "Whom such tokens must be for; required with `oidc.issuer`",
+    ),
+    text(
+        "oidc.jwks_url",
+        "URL",
+        "by discovery",
+        "Where the issuer publishes its keys, if it cannot be discovered",
+    ),
+    text(
+        "database_url",
+        "URL",
+        "`DATA/bastide.db` (SQLite)",
+        "PostgreSQL instead: `postgresql://user:password@host/name`. Better in the file or a variable than as a flag, which `ps` shows",
+    ),
+    text(
         "signing_key_file",
         "FILE",
         "`DATA/signing.key`, made at first start",

@@ -178,9 +178,15 @@ fn the_table_has_every_setting_and_no_other() {
             ses_region: Some(String::new()),
             ses_endpoint: Some(String::new()),
             ses_access_key_id: Some(String::new()),
-            ses_secret_access_key: Some(secret),
+            ses_secret_access_key: Some(secret.clone()),
             ..super::MailSettings::default()
         },
+        oidc: super::OidcSettings {
+            issuer: Some(String::new()),
+            audience: Some(String::new()),
+            jwks_url: Some(String::new()),
+        },
+        database_url: Some(secret.clone()),
         signing_key_file: Some("x".into()),
         ..Config::default()
     };

@@ -35,11 +35,11 @@ use crate::target::NoQuery;
 )]
 pub(crate) async fn sign_up(
     State(app): State<App>,
-    _attempt: Attempt,
+    attempt: Attempt,
     _none: NoQuery,
     Json { value, .. }: Json<SignIn>,
 ) -> Result<Answer<CodeSent>, Refusal> {
-    send(&app, value.email()?).await.map(Answer)
+    send(&app, &attempt, value.email()?).await.map(Answer)
 }
 
 /// Finish signing up
@@ -59,12 +59,13 @@ pub(crate) async fn sign_up(
 )]
 pub(crate) async fn verify_sign_up(
     State(app): State<App>,
-    _attempt: Attempt,
+    attempt: Attempt,
     _none: NoQuery,
     Json { value, .. }: Json<VerifyCode>,
 ) -> Result<Answer<TenantCreated>, Refusal> {
-    let account = verify(&app, &value).await?;
-    let plan = account.plan.unwrap_or(Plan::Free);
+    let account = verify(&app, &attempt, &value).await?;
+    let limits = app.store.standing(&account.owner).await?;
+    let plan = limits.and_then(|row| row.plan).unwrap_or(Plan::Free);
     let key = app.store.create_key(&account.owner, plan, KeyFormat::Tenant, "sign-up").await?;
     Ok(Answer(TenantCreated {
         tenant_id: account.owner.to_string(),
@@ -93,11 +94,11 @@ pub(crate) async fn verify_sign_up(
 )]
 pub(crate) async fn register(
     State(app): State<App>,
-    _attempt: Attempt,
+    attempt: Attempt,
     _none: NoQuery,
     Json { value, .. }: Json<SignIn>,
 ) -> Result<(StatusCode, Answer<CodeSent>), Refusal> {
-    let sent = send(&app, value.email()?).await?;
+    let sent = send(&app, &attempt, value.email()?).await?;
     Ok((StatusCode::CREATED, Answer(sent)))
 }
 
@@ -118,11 +119,12 @@ pub(crate) async fn register(
 )]
 pub(crate) async fn login(
     State(app): State<App>,
-    _attempt: Attempt,
+    attempt: Attempt,
     _none: NoQuery,
     Json { value, .. }: Json<SignIn>,
 ) -> Result<(StatusCode, Answer<CodeSent>), Refusal> {
     let email = value.email()?;
+    attempt.is_about(&email);
     let code = new_code(&app, &email).await?;
     let app_of_task = Arc::clone(&app);
     // Whether there is an account shows neither in the answer nor in when it comes.
@@ -157,11 +159,11 @@ pub(crate) async fn login(
 )]
 pub(crate) async fn verify_otp(
     State(app): State<App>,
-    _attempt: Attempt,
+    attempt: Attempt,
     _none: NoQuery,
     Json { value, .. }: Json<VerifyCode>,
 ) -> Result<Answer<SignedIn>, Refusal> {
-    let account = verify(&app, &value).await?;
+    let account = verify(&app, &attempt, &value).await?;
     Ok(Answer(SignedIn {
         token: app.accounts.tokens.issue(&account.owner, Timestamp::now())?,
         user_id: account.owner.to_string(),
@@ -169,7 +171,8 @@ pub(crate) async fn verify_otp(
     }))
 }
 
-async fn send(app: &App, email: Email) -> Result<CodeSent, Refusal> {
+async fn send(app: &App, attempt: &Attempt, email: Email) -> Result<CodeSent, Refusal> {
+    attempt.is_about(&email);
     let code = new_code(app, &email).await?;
     if app.accounts.is_for_tests(&email) {
         return Ok(code_sent(Some(code)));
@@ -188,8 +191,9 @@ async fn new_code(app: &App, email: &Email) -> Result<String, Refusal> {
 }
 
 /// What is done for an unknown e-mail is what is done for a wrong code.
-async fn verify(app: &App, asked: &VerifyCode) -> Result<Account, Refusal> {
+async fn verify(app: &App, attempt: &Attempt, asked: &VerifyCode) -> Result<Account, Refusal> {
     let email = asked.email()?;
+    attempt.is_about(&email);
     let digest = app.accounts.codes.digest(&email, &asked.code);
     let now = Timestamp::now();
     if !app.store.take_code(&email, digest, now).await? {

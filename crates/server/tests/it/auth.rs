@@ -42,6 +42,15 @@ pub(crate) const GUARDED: &[(&str, &str)] = &[
     ("POST", "/v1/tenants/me/api-keys"),
     ("GET", "/v1/tenants/me/api-keys"),
     ("DELETE", "/v1/tenants/me/api-keys/x"),
+    ("POST", "/v1/admin/organisations"),
+    ("GET", "/v1/admin/organisations"),
+    ("GET", "/v1/admin/organisations/org_x"),
+    ("PUT", "/v1/admin/organisations/org_x/limits"),
+    ("PUT", "/v1/admin/organisations/org_x/members/usr_x"),
+    ("DELETE", "/v1/admin/organisations/org_x/members/usr_x"),
+    ("GET", "/v1/admin/owners/usr_x/limits"),
+    ("PUT", "/v1/admin/owners/usr_x/limits"),
+    ("GET", "/v1/admin/audit"),
 ];
 
 #[tokio::test]
@@ -71,6 +80,7 @@ async fn the_table_of_guarded_routes_is_whole() {
         for (method, operation) in item.as_object().unwrap() {
             let concrete =
                 path.replace("{exec_id}", "y").replace("{id}", "x").replace("{key_id}", "x");
+            let concrete = concrete.replace("{organisation}", "org_x").replace("{owner}", "usr_x");
             let concrete = concrete.replace("{port}", "1").replace("{path}", "y");
             let open = operation["security"][0] == serde_json::json!({});
             let row = (method.to_ascii_uppercase(), concrete);

@@ -55,7 +55,10 @@ impl Setup {
     }
 
     pub(crate) async fn start(self) -> TestServer {
-        let store = Store::open(&self.dir.path().join("bastide.db")).unwrap();
+        let store = match crate::again::url_for(self.dir.path()) {
+            Some(url) => Store::open_postgres(&url, self.dir.path()).unwrap(),
+            None => Store::open(&self.dir.path().join("bastide.db")).unwrap(),
+        };
         let driver = self.pools[0].0.clone();
         let pools = self.pools.iter().enumerate().map(|(i, (driver, max_sandboxes))| Pool {
             name: format!("pool-{i}"),

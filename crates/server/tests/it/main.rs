@@ -3,10 +3,14 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot unwrap fails")]
 
+#[path = "../../../store/tests/it/again.rs"]
+mod again;
 mod agents;
 mod auth;
 mod catalogue;
 mod client;
+#[path = "../../../store/tests/it/cluster.rs"]
+mod cluster;
 mod commands;
 mod create;
 mod deadlines;
@@ -20,7 +24,10 @@ mod keys;
 mod lifecycle;
 mod logs;
 mod mail;
+mod oidc;
+mod on_postgres;
 mod openapi;
+mod organisations;
 mod pools;
 mod ports;
 mod quotas;

@@ -4,13 +4,10 @@ use super::*;
 
 #[test]
 fn nothing_is_written_outside_the_batch() {
-    let connection = Connection::open_in_memory().unwrap();
+    let connection = rusqlite::Connection::open_in_memory().unwrap();
     connection.execute_batch("CREATE TABLE pieces (piece INTEGER)").unwrap();
-    let mut batch = Batch { connection: &connection, told: Vec::new() };
-    let write = |batch: &mut Batch<'_>| {
-        batch.connection.execute("INSERT INTO pieces VALUES (1)", []).context("write")?;
-        Ok(())
-    };
+    let mut batch = Batch { db: Db::Sqlite(&connection), told: Vec::new() };
+    let write = |batch: &mut Batch<'_>| batch.db.run("INSERT INTO pieces VALUES (1)");
     let count = || {
         let sql = "SELECT count(*) FROM pieces";
         connection.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap()

@@ -107,9 +107,7 @@ async fn what_is_old_is_forgotten() {
     fixture.store.admit("a", rate, at(0)).await.unwrap();
     fixture.store.put_code(&email("ann@example.com"), [7; 32], at(0)).await.unwrap();
     fixture.store.prune(at(3600), at(0)).await.unwrap();
-    let db = rusqlite::Connection::open(fixture.dir.path().join("bastide.db")).unwrap();
     for table in ["hits", "codes"] {
-        let sql = format!("SELECT count(*) FROM {table}");
-        assert_eq!(db.query_row(&sql, [], |row| row.get::<_, i64>(0)).unwrap(), 0, "{table}");
+        assert_eq!(fixture.count(table), 0, "{table}");
     }
 }

@@ -3,10 +3,16 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot unwrap fails")]
 
 mod accounts;
+mod again;
 mod claims;
+mod cluster;
 mod events;
 mod keys;
 mod lease;
+mod on_postgres;
+mod tenancy;
+
+use std::path::Path;
 
 use jiff::{SignedDuration, Timestamp};
 use model::{Event, EventKind, OwnerId, SandboxId};
@@ -21,12 +27,31 @@ struct Fixture {
 impl Fixture {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        Self { store: Store::open(&dir.path().join("bastide.db")).unwrap(), dir }
+        Self { store: open(dir.path()), dir }
+    }
+
+    /// Rows of a table, as anybody sees them.
+    fn count(&self, table: &str) -> i64 {
+        let sql = format!("SELECT count(*) FROM {table}");
+        let Some(url) = again::url_for(self.dir.path()) else {
+            let db = rusqlite::Connection::open(self.dir.path().join("bastide.db")).unwrap();
+            return db.query_row(&sql, [], |row| row.get(0)).unwrap();
+        };
+        let psql = std::process::Command::new("psql").args(["-tA", "-c", &sql, &url]).output();
+        String::from_utf8(psql.unwrap().stdout).unwrap().trim().parse().unwrap()
     }
 
     /// Another handle on the same database, as after a restart.
     fn reopened(&self) -> Store {
-        Store::open(&self.dir.path().join("bastide.db")).unwrap()
+        open(self.dir.path())
+    }
+}
+
+/// On `SQLite`, or on `PostgreSQL` when these tests are run again.
+fn open(dir: &Path) -> Store {
+    match again::url_for(dir) {
+        Some(url) => Store::open_postgres(&url, dir).unwrap(),
+        None => Store::open(&dir.join("bastide.db")).unwrap(),
     }
 }
 

@@ -49,6 +49,11 @@ impl Server {
         Http::tcp(self.address, Some(&self.key))
     }
 
+    /// As somebody else, or nobody.
+    pub(super) fn client_with(&self, key: Option<&str>) -> anyhow::Result<Http> {
+        Http::tcp(self.address, key)
+    }
+
     /// Its process, to look at what it holds.
     pub(super) fn pid(&self) -> u32 {
         self.child.id()

@@ -43,6 +43,42 @@ fn a_key_of_another_owner_sees_nothing_and_ends_when_revoked() {
 }
 
 #[test]
+fn limits_are_said_and_what_was_done_can_be_verified() {
+    let server = Server::start();
+    server.json(&["keys", "create", "--owner", "ada", "--plan", "free"]);
+    let acme = server.json(&["org", "create", "Acme"]);
+    let acme = acme["id"].as_str().unwrap();
+    server.ok(&["org", "add", acme, "usr_ada", "--role", "owner"]);
+    assert!(server.ok(&["org", "show", acme]).contains("usr_ada"));
+    assert!(server.ok(&["org", "list"]).contains("Acme"));
+    server.ok(&["org", "limits", acme, "--ephemeral-max", "7"]);
+    let limits = server.json(&["org", "limits", "usr_ada"]);
+    assert_eq!(limits["effective"]["ephemeral_max"], 7);
+    assert_eq!(limits["own"]["ephemeral_max"], serde_json::Value::Null);
+    server.ok(&["org", "remove", acme, "usr_ada"]);
+    assert!(server.ok(&["audit", "list"]).contains("PUT /v1/admin/organisations/"));
+    let head = server.ok(&["audit", "verify"]);
+    server.ok(&["audit", "verify", "--since", head.trim()]);
+    let refused = |arguments: &[&str]| {
+        let output = server.fed(arguments, b"");
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let wrong = format!("1:{}", "0".repeat(64));
+    assert!(refused(&["audit", "verify", "--since", &wrong]).contains("entry 1"));
+    let gone = format!("99:{}", "0".repeat(64));
+    assert!(refused(&["audit", "verify", "--since", &gone]).contains("99 is gone"));
+    // Somebody with the database in hand.
+    let script = "import sqlite3, sys; db = sqlite3.connect(sys.argv[1]); \
+                  db.execute(\"UPDATE audit SET actor = 'usr_eve' WHERE number = 2\"); db.commit()";
+    let database = server.instance().data().join("bastide.db");
+    let changed = std::process::Command::new("python3").args(["-c", script]).arg(database).status();
+    assert!(changed.unwrap().success());
+    assert!(refused(&["audit", "verify"]).contains("changed at entry 2"));
+    server.end();
+}
+
+#[test]
 fn templates_are_listed_built_or_not() {
     let server = Server::start();
     let list = server.json(&["template", "list"]);

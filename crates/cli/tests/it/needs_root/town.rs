@@ -12,6 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use super::pause;
+use crate::cluster::{Cluster, database};
 use crate::instance::Instance;
 
 /// Longer than anything here takes.
@@ -21,6 +22,8 @@ pub(super) struct Town {
     instance: Option<Instance>,
     key: String,
     servers: BTreeMap<u16, Child>,
+    /// Ends after the servers.
+    _cluster: Option<Cluster>,
 }
 
 /// What a server said.
@@ -41,10 +44,24 @@ pub(super) struct Asker {
 impl Town {
     /// A first server, which leads, on a port of its own.
     pub(super) fn found() -> (Self, u16) {
+        Self::found_with(None)
+    }
+
+    /// The same with its store in `PostgreSQL`, and in test mode.
+    pub(super) fn on_postgres() -> (Self, u16) {
+        Self::found_with(Some(Cluster::start()))
+    }
+
+    fn found_with(cluster: Option<Cluster>) -> (Self, u16) {
         let bastide = std::path::Path::new(env!("CARGO_BIN_EXE_bastide"));
-        let instance = Instance::new(bastide).unwrap();
-        let mut town =
-            Self { instance: Some(instance), key: String::new(), servers: BTreeMap::new() };
+        let mut instance = Instance::new(bastide).unwrap();
+        if let Some(cluster) = &cluster {
+            let url = database(cluster.socket(), "town");
+            instance.settings.push(("BASTIDE_DATABASE_URL".into(), url));
+            instance.settings.push(("BASTIDE_TEST_MODE".into(), "1".into()));
+        }
+        let (instance, servers) = (Some(instance), BTreeMap::new());
+        let mut town = Self { instance, key: String::new(), servers, _cluster: cluster };
         let port = town.join();
         town.key = fs::read_to_string(town.data().join("operator.key")).unwrap().trim().to_owned();
         (town, port)
@@ -132,6 +149,17 @@ impl Town {
         self.until(port, "leads", |town| {
             town.stands(port).is_some_and(|(role, _)| role == "leader")
         });
+    }
+
+    /// Which of them leads, as soon as one does.
+    pub(super) fn until_any_leads(&mut self, ports: &[u16]) -> u16 {
+        let mut leads = None;
+        self.until(ports[0], "follows a leader", |town| {
+            let is_leader = |port: &&u16| town.stands(**port).is_some_and(|(r, _)| r == "leader");
+            leads = ports.iter().find(is_leader).copied();
+            leads.is_some()
+        });
+        leads.unwrap()
     }
 
     fn until(&mut self, port: u16, what: &str, mut holds: impl FnMut(&mut Self) -> bool) {

@@ -1,0 +1,16 @@
+//! What the store has a part in, once more on `PostgreSQL`.
+
+use crate::again::run_again_on_postgres;
+
+#[test]
+fn accounts_and_keys_are_the_same_on_postgresql() {
+    let modules = ["sign_in::", "keys::", "mail::", "oidc::", "--test-threads", "4"];
+    run_again_on_postgres(&modules);
+}
+
+#[test]
+fn claims_quotas_and_events_are_the_same_on_postgresql() {
+    let modules =
+        ["tenancy::", "organisations::", "quotas::", "idempotency::", "events::", "journal::"];
+    run_again_on_postgres(&[&modules[..], &["--test-threads", "4"]].concat());
+}

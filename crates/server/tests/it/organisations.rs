@@ -1,0 +1,133 @@
+//! `/v1/admin`: organisations, limits, the audit log, and who may do what there.
+
+use axum::body::Body;
+use serde_json::{Value, json};
+
+use crate::client::{Answer, Client};
+use crate::harness::TestServer;
+
+async fn put(client: &Client, path: &str, body: &Value) -> Answer {
+    let request = client.request("PUT", path).body(Body::from(body.to_string()));
+    client.send(request.unwrap()).await
+}
+
+async fn id_of(client: &Client) -> String {
+    let me = client.get("/v1/tenants/me").await.json(200);
+    me["tenant_id"].as_str().unwrap().to_owned()
+}
+
+/// Its path.
+async fn organisation(server: &TestServer, name: &str) -> String {
+    let body = json!({ "name": name });
+    let made = server.operator.post("/v1/admin/organisations", &body).await.json(201);
+    format!("/v1/admin/organisations/{}", made["id"].as_str().unwrap())
+}
+
+#[tokio::test]
+async fn a_member_has_what_its_organisation_has_unless_something_is_said_about_itself() {
+    let server = TestServer::start().await;
+    let ann = server.account("ann").await;
+    let acme = organisation(&server, "Acme").await;
+    let member = format!("{acme}/members/{}", id_of(&ann).await);
+    let joined = put(&server.operator, &member, &json!({ "role": "member" })).await;
+    assert_eq!(joined.status, 204);
+    let one = json!({ "template": "standard" });
+    let limits = format!("{acme}/limits");
+    put(&server.operator, &limits, &json!({ "ephemeral_max": 0 })).await.json(200);
+    ann.post("/v1/sandboxes", &one).await.problem(429, "quota_exceeded");
+    let own = format!("/v1/admin/owners/{}/limits", id_of(&ann).await);
+    put(&server.operator, &own, &json!({ "ephemeral_max": 1 })).await.json(200);
+    ann.post("/v1/sandboxes", &one).await.json(201);
+    ann.post("/v1/sandboxes", &one).await.problem(429, "quota_exceeded");
+    put(&server.operator, &limits, &json!({ "plan": "operator" })).await.json(200);
+    assert_eq!(ann.get("/v1/tenants/me").await.json(200)["plan"], "operator");
+    put(&server.operator, &limits, &json!({})).await.json(200);
+    let shown = server.operator.get(&own).await.json(200);
+    assert_eq!(shown["effective"]["ephemeral_max"], 1);
+    assert_eq!(shown["effective"]["plan"], Value::Null);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn roles_hold_and_strangers_learn_nothing() {
+    let server = TestServer::start().await;
+    let (ann, bob, zoe) =
+        (server.account("ann").await, server.account("bob").await, server.account("zoe").await);
+    let acme = organisation(&server, "Acme").await;
+    let path = async |of: &Client| format!("{acme}/members/{}", id_of(of).await);
+    let (anns, bobs, zoes) = (path(&ann).await, path(&bob).await, path(&zoe).await);
+    put(&server.operator, &anns, &json!({ "role": "owner" })).await;
+    put(&server.operator, &bobs, &json!({ "role": "billing" })).await;
+
+    let shown = bob.get(&acme).await.json(200);
+    assert_eq!(shown["members"].as_array().unwrap().len(), 2);
+    put(&bob, &anns, &json!({ "role": "member" })).await.problem(403, "forbidden");
+    bob.delete(&anns).await.problem(403, "forbidden");
+    assert_eq!(put(&ann, &bobs, &json!({ "role": "member" })).await.status, 204);
+    // Whom it does not have, an owner cannot put in.
+    put(&ann, &zoes, &json!({ "role": "member" })).await.problem(404, "not_found");
+    put(&ann, &format!("{acme}/limits"), &json!({})).await.problem(403, "forbidden");
+    ann.post("/v1/admin/organisations", &json!({ "name": "x" })).await.problem(403, "forbidden");
+    ann.get("/v1/admin/organisations").await.problem(403, "forbidden");
+    ann.get("/v1/admin/audit").await.problem(403, "forbidden");
+
+    let unknown = "/v1/admin/organisations/org_00000000000000000000000000000000";
+    let theirs = zoe.get(&acme).await.problem(404, "not_found").to_string();
+    let none = zoe.get(unknown).await.problem(404, "not_found").to_string();
+    let id = |path: &str| path.rsplit('/').next().unwrap().to_owned();
+    assert_eq!(theirs.replace(&id(&acme), ""), none.replace(&id(unknown), ""));
+    put(&zoe, &zoes, &json!({ "role": "owner" })).await.problem(404, "not_found");
+    zoe.delete(&anns).await.problem(404, "not_found");
+
+    assert_eq!(ann.delete(&bobs).await.status, 204);
+    bob.get(&acme).await.problem(404, "not_found");
+    put(&server.operator, &bobs, &json!({ "role": "king" })).await.refuses("role");
+    server.operator.post("/v1/admin/organisations", &json!({ "name": "" })).await.refuses("name");
+    let limits = format!("{acme}/limits");
+    put(&server.operator, &limits, &json!({ "plan": "gold" })).await.refuses("plan");
+    put(&server.operator, &limits, &json!({ "ephemeral_max": -1 })).await.refuses("ephemeral_max");
+    server.operator.get("/v1/admin/organisations/'%20OR%201=1").await.problem(404, "not_found");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn changes_are_written_down_with_who_what_outcome_and_from_where() {
+    let server = TestServer::start().await;
+    let ann = server.account("ann").await;
+    let id = id_of(&ann).await;
+    let key = ann.post_nothing("/v1/api-keys").await.json(201);
+    let path = format!("/v1/api-keys/{}", key["key_id"].as_str().unwrap());
+    ann.delete(&path).await.json(200);
+    ann.delete("/v1/api-keys/key_0").await.problem(404, "not_found");
+    let guess = json!({ "email": "ann@e2a-qa.test", "code": "000000" });
+    server.nobody().post("/v1/auth/verify-otp", &guess).await;
+    // Anybody can do this as often as they like: it is not written down.
+    server.nobody().post_nothing("/v1/api-keys").await.problem(401, "unauthorized");
+    let log = server.operator.get("/v1/admin/audit").await;
+    let text = String::from_utf8_lossy(&log.bytes).into_owned();
+    for secret in [ann.key.as_deref().unwrap(), key["key"].as_str().unwrap()] {
+        assert!(!text.contains(secret));
+    }
+    let log = log.json(200);
+    let lines: Vec<_> = log["entries"].as_array().unwrap().iter().collect();
+    let line = |actor: &str, action: &str, target: &str, outcome: &str| {
+        let fits = |line: &&&Value| {
+            (&line["actor"], &line["action"], &line["target"], &line["outcome"])
+                == (&json!(actor), &json!(action), &json!(target), &json!(outcome))
+        };
+        let found = lines.iter().find(fits);
+        let found = found.unwrap_or_else(|| panic!("no {actor} {action} {target}: {text}"));
+        assert_eq!(found["address"], "127.0.0.1");
+    };
+    line("", "POST /v1/auth/register", "ann@e2a-qa.test", "201");
+    line("", "POST /v1/auth/verify-otp", "ann@e2a-qa.test", "200");
+    line("", "POST /v1/auth/verify-otp", "ann@e2a-qa.test", "401");
+    line(&id, "POST /v1/api-keys", "/v1/api-keys", "201");
+    line(&id, "DELETE /v1/api-keys/{key_id}", &path, "200");
+    line(&id, "DELETE /v1/api-keys/{key_id}", "/v1/api-keys/key_0", "404");
+    assert_eq!(lines.len(), 6, "{text}");
+    let rest = server.operator.get("/v1/admin/audit?after=4&limit=1").await.json(200);
+    assert_eq!(rest["entries"].as_array().unwrap().as_slice(), [lines[4].clone()]);
+    server.operator.get("/v1/admin/audit?after=x").await.refuses("after");
+    server.stop().await;
+}

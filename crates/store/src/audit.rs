@@ -1,0 +1,108 @@
+//! The audit log: who did what to what, with which outcome, from where. It is written at its end
+//! alone, and each entry's digest covers the one before, so that what is changed or left out shows.
+
+use jiff::Timestamp;
+use model::Result;
+use sha2::{Digest, Sha256};
+
+use crate::Store;
+use crate::db::Row;
+use crate::read::{micros, timestamp};
+use crate::writer::Pending;
+
+/// What comes before the first entry.
+pub const AUDIT_BEGINS: [u8; 32] = [0; 32];
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AuditEntry {
+    pub at: Timestamp,
+    /// An owner, or nobody who is known.
+    pub actor: String,
+    /// A method and a route.
+    pub action: String,
+    pub target: String,
+    pub outcome: String,
+    pub address: String,
+}
+
+/// An entry in its place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AuditRecord {
+    /// From 1, without gaps.
+    pub number: i64,
+    pub entry: AuditEntry,
+    pub digest: [u8; 32],
+}
+
+impl AuditEntry {
+    /// The digest of this entry after that one. Every part is preceded by its length, so that no two
+    /// entries are the same bytes.
+    pub fn digest(&self, previous: &[u8; 32], number: i64) -> [u8; 32] {
+        let mut hash = Sha256::new();
+        hash.update(previous);
+        hash.update(number.to_be_bytes());
+        hash.update(micros(self.at).to_be_bytes());
+        for part in [&self.actor, &self.action, &self.target, &self.outcome, &self.address] {
+            hash.update((part.len() as u64).to_be_bytes());
+            hash.update(part.as_bytes());
+        }
+        hash.finalize().into()
+    }
+}
+
+impl Store {
+    pub fn audit(&self, mut entry: AuditEntry) -> Pending<()> {
+        self.0.writer.submit(move |batch| {
+            // As it will be read back.
+            entry.at = timestamp(micros(entry.at))?;
+            let last = "SELECT number, digest FROM audit ORDER BY number DESC LIMIT 1";
+            let last = batch.db.first(last, &[], |row| Ok((row.get::<i64>(0)?, row.digest(1)?)))?;
+            let (last, previous) = last.unwrap_or((0, AUDIT_BEGINS));
+            let number = last + 1;
+            let digest = entry.digest(&previous, number);
+            batch.db.execute(
+                "INSERT INTO audit (number, at, actor, action, target, outcome, address, digest)
+                 VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
+                &[
+                    &number,
+                    &micros(entry.at),
+                    &entry.actor,
+                    &entry.action,
+                    &entry.target,
+                    &entry.outcome,
+                    &entry.address,
+                    &digest.as_slice(),
+                ],
+            )?;
+            Ok(())
+        })
+    }
+
+    /// Entries after a number, oldest first.
+    pub async fn audit_log(&self, after: i64, limit: u32) -> Result<Vec<AuditRecord>> {
+        self.read(move |db| {
+            db.all(
+                "SELECT number, at, actor, action, target, outcome, address, digest FROM audit
+                 WHERE number > $1 ORDER BY number LIMIT $2",
+                &[&after, &i64::from(limit)],
+                record,
+            )
+        })
+        .await
+    }
+}
+
+fn record(row: &Row<'_>) -> Result<AuditRecord> {
+    Ok(AuditRecord {
+        number: row.get(0)?,
+        entry: AuditEntry {
+            at: timestamp(row.get(1)?)?,
+            actor: row.get(2)?,
+            action: row.get(3)?,
+            target: row.get(4)?,
+            outcome: row.get(5)?,
+            address: row.get(6)?,
+        },
+        digest: row.digest(7)?,
+    })
+}
