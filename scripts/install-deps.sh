@@ -44,9 +44,19 @@ if [ "$1" = test ] && ! cargo nextest --version >/dev/null 2>&1; then
   echo "installing cargo-nextest"
   cargo install --quiet --locked cargo-nextest
 fi
+# A local server that speaks AWS's APIs.
+if [ "$1" = test ]; then
+  cd "$(dirname "$0")/../tests-aws"
+  if ! [ venv/installed -nt requirements.txt ]; then
+    echo "installing the double of AWS"
+    python3 -m venv venv
+    venv/bin/pip install --quiet --disable-pip-version-check --requirement requirements.txt
+    touch venv/installed
+  fi
+fi
 # The published clients that the guest has to keep working with.
 if [ "$1" = test ]; then
-  cd "$(dirname "$0")/../tests-sdk"
+  cd ../tests-sdk
   if ! [ venv/installed -nt requirements.txt ]; then
     echo "installing the Python client"
     python3 -m venv venv

@@ -87,7 +87,9 @@ pub(crate) fn check(request: &mut CreateSandbox) -> Result<CheckedAgent> {
         return Err(Error::invalid("wire_version", "multi-agent requires wire_version=2"));
     }
     let wants_workspace = check_workspace(request)?;
-    let persistence_url = request.persistence_url.as_deref().map(check_url).transpose()?;
+    let persistence_url = request.persistence_url.as_deref();
+    let persistence_url =
+        persistence_url.map(|text| check_url("persistence_url", text)).transpose()?;
     if request.persistence_auth_header.is_some() && persistence_url.is_none() {
         return Err(Error::invalid("persistence_url", "required with persistence_auth_header"));
     }
@@ -142,7 +144,7 @@ impl FromStr for Agent {
 }
 
 impl AppJson {
-    fn agent_count(&self) -> usize {
+    pub(crate) fn agent_count(&self) -> usize {
         self.capability_sets.iter().map(|set| set.agents.len()).sum()
     }
 }
@@ -259,7 +261,7 @@ fn check_workspace(request: &CreateSandbox) -> Result<bool> {
     Ok(request.workspace_enabled == Some(true))
 }
 
-fn check_slug(field: &str, text: &str) -> Result<()> {
+pub(crate) fn check_slug(field: &str, text: &str) -> Result<()> {
     let good = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'.' | b'_' | b'-');
     if text.is_empty() || text.len() > 128 || !text.bytes().all(good) || text.starts_with('.') {
         return Err(Error::invalid(field, "must be 1 to 128 of a-z, A-Z, 0-9, . _ -"));
@@ -273,17 +275,21 @@ fn check_app_json(value: serde_json::Value) -> Result<AppJson> {
                       nest it as capability_sets[].agents[].tools";
         return Err(Error::invalid(format!("app_json.{old}"), detail));
     }
-    let app: AppJson = json::from_value("app_json", value)?;
-    check_label("app_json.name", &app.name)?;
+    check_app("app_json", json::from_value("app_json", value)?)
+}
+
+/// Of whatever `field` it came in.
+pub(crate) fn check_app(field: &str, app: AppJson) -> Result<AppJson> {
+    check_label(&format!("{field}.name"), &app.name)?;
+    let sets = format!("{field}.capability_sets");
     if app.capability_sets.is_empty() {
-        return Err(Error::invalid("app_json.capability_sets", "must have at least one"));
+        return Err(Error::invalid(sets, "must have at least one"));
     }
     if app.agent_count() > AGENTS_MAX {
-        let detail = format!("at most {AGENTS_MAX} agents in all");
-        return Err(Error::invalid("app_json.capability_sets", detail));
+        return Err(Error::invalid(sets, format!("at most {AGENTS_MAX} agents in all")));
     }
     for (i, set) in app.capability_sets.iter().enumerate() {
-        let at = format!("app_json.capability_sets[{i}]");
+        let at = format!("{sets}[{i}]");
         check_label(&format!("{at}.name"), &set.name)?;
         if set.agents.is_empty() {
             return Err(Error::invalid(format!("{at}.agents"), "must have at least one"));
@@ -307,21 +313,18 @@ fn check_label(field: &str, text: &str) -> Result<()> {
 
 /// HTTPS only, no credentials, not literally a private address. What the name resolves to is
 /// checked by whoever can resolve it, and again by whoever dials.
-fn check_url(text: &str) -> Result<Url> {
-    let wrong = |detail: &str| Error::invalid("persistence_url", format!("{detail}: {text:?}"));
+pub(crate) fn check_url(field: &str, text: &str) -> Result<Url> {
+    let wrong = |detail: &str| Error::invalid(field, format!("{detail}: {text:?}"));
     if text.len() > URL_BYTES_MAX {
-        let detail = format!("at most {URL_BYTES_MAX} bytes");
-        return Err(Error::invalid("persistence_url", detail));
+        return Err(Error::invalid(field, format!("at most {URL_BYTES_MAX} bytes")));
     }
     let url = Url::parse(text).map_err(|error| wrong(&format!("not a URL ({error})")))?;
     if url.scheme() != "https" {
         return Err(wrong("must be https"));
     }
     if !url.username().is_empty() || url.password().is_some() {
-        return Err(Error::invalid(
-            "persistence_url",
-            "must not contain credentials; use persistence_auth_header",
-        ));
+        let detail = "must not contain credentials; they have a field of their own";
+        return Err(Error::invalid(field, detail));
     }
     let private = match url.host() {
         None => return Err(wrong("has no host")),

@@ -8,6 +8,7 @@ pub mod access;
 pub mod account;
 pub mod agent;
 pub mod cancel;
+pub mod catalogue;
 pub mod create;
 pub mod event;
 pub mod exec;
@@ -19,6 +20,8 @@ pub mod port;
 pub mod problem;
 pub mod query;
 pub mod sandbox;
+pub mod secrets;
+pub mod session;
 pub mod template;
 pub mod usage;
 

@@ -46,7 +46,7 @@ pub enum Code {
     MethodNotAllowed,
     /// The sandbox is in a state from which this makes no sense.
     WrongState,
-    /// The owner already has a sandbox of that name.
+    /// The owner already has a sandbox, or a bundle of secrets, of that name.
     NameTaken,
     /// No room anywhere for one more sandbox.
     NoCapacity,

@@ -8,7 +8,7 @@ use model::TemplateName;
 use server::config::Places;
 
 use crate::failure::Failure;
-use crate::{account, agents, doctor, keys, run, sandbox, template};
+use crate::{account, agents, doctor, keys, run, sandbox, secrets, template};
 
 /// Self-hosted sandboxes for AI agents
 #[derive(Debug, Parser)]
@@ -52,6 +52,18 @@ pub(crate) enum Command {
         connection: Connection,
         #[command(subcommand)]
         command: keys::Command,
+    },
+    /// List the agents that a session may ask for
+    Catalogue {
+        #[command(flatten)]
+        connection: Connection,
+    },
+    /// Bundles of secrets for sessions, and the master key
+    Secrets {
+        #[command(flatten)]
+        connection: Connection,
+        #[command(subcommand)]
+        command: secrets::Command,
     },
     /// Show a server, and all that share its data directory on this machine
     Status {

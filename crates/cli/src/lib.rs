@@ -5,6 +5,7 @@ mod account;
 mod agents;
 mod args;
 mod attach;
+mod catalogue;
 mod client;
 mod completions;
 mod doctor;
@@ -14,6 +15,7 @@ mod keys;
 mod out;
 mod run;
 mod sandbox;
+mod secrets;
 mod serve;
 mod status;
 mod template;
@@ -56,6 +58,11 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
             let client = Client::new(&connection)?;
             block_on(keys::execute(&client, command, connection.shown.json))
         }
+        Command::Catalogue { connection } => {
+            let client = Client::new(&connection)?;
+            block_on(catalogue::execute(&client, connection.shown.json))
+        }
+        Command::Secrets { connection, command } => secrets::execute(&connection, command),
         Command::Template { data, shown, command } => template::execute(&data, command, shown.json),
         Command::Status { connection } => {
             let client = Client::new(&connection)?;
@@ -73,7 +80,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
 }
 
 /// A command of the client needs one thread. A read of stdin that never ends does not hold it up.
-fn block_on<F>(command: F) -> Result<ExitCode, Failure>
+pub(crate) fn block_on<F>(command: F) -> Result<ExitCode, Failure>
 where
     F: Future<Output = Result<ExitCode, Failure>>,
 {

@@ -71,7 +71,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
             tokio::select! {
                 lock = Lock::wait(&dir)? => lock.context("wait for the lease")??,
                 ended = &mut signalled => {
-                    town.end().await;
+                    Box::pin(town.end()).await;
                     return ended;
                 }
             }
@@ -81,7 +81,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     ready();
     tokio::select! {
         ended = signalled => {
-            town.end().await;
+            Box::pin(town.end()).await;
             ended
         }
         () = lease.lost() => bail!("the lease on {} was lost: another server may act", dir.display()),
@@ -212,6 +212,7 @@ impl Town {
                 ..EgressConfig::default()
             },
             fence: Fence::new(move || lease.holds()),
+            sealer: self.config.sealer()?,
             ..LinuxConfig::new(self.dir_of(pool), keeper_command()?)
         })
     }

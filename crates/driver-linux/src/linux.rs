@@ -26,6 +26,7 @@ use guest_proto::Guest;
 use model::{
     EndReason, Error, Policy, PolicyName, Result, SandboxId, SandboxSpec, TemplateName, Tier,
 };
+use seal::Sealer;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -67,7 +68,7 @@ pub(crate) use layout::{Layout, random_hex, write_durably};
 pub(crate) use order::plan_of;
 use pulls::Pulls;
 pub(crate) use slots::Slots;
-use stored::{Sealer, Stored};
+use stored::Stored;
 pub use view::LinuxView;
 use warm::Warm;
 
@@ -191,6 +192,7 @@ impl Inner {
         let templates = templates.with_host_nesting(config.host_nesting);
         let skeleton = templates.host_skeleton_dir();
         crate::template::host_skeleton(&skeleton).map_err(anyhow::Error::from)?;
+        let sealer = config.open_sealer(layout.root())?;
         let keeper = KeeperClient::new(layout.root().to_owned(), config.keeper_command);
         let privilege = Privilege::current();
         let pool = DiskPool::open(layout.root(), config.disk.allowed(privilege))?;
@@ -203,7 +205,7 @@ impl Inner {
         let tasks = TaskTracker::new();
         let cancel = CancellationToken::new();
         Ok(Self {
-            sealer: Sealer::open(&layout.root().join("master.key"))?,
+            sealer,
             images: config.images,
             pulls: Mutex::new(Pulls::default()),
             egress: Egress::new(layout.logged(config.egress), tasks.clone(), cancel.clone()),

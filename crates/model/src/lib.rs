@@ -2,6 +2,7 @@
 //! decision when it ends. Pure: no I/O, no tokio, no SQL, no HTTP.
 
 pub mod access;
+pub mod catalogue;
 pub mod email;
 pub mod error;
 pub mod event;
@@ -13,6 +14,7 @@ pub mod quota;
 pub mod reaper;
 pub mod request;
 pub mod reserved;
+pub mod secret;
 pub mod spec;
 
 pub use access::{Access, Outcome, Verdict};
@@ -25,4 +27,5 @@ pub use name::Name;
 pub use policy::{Policy, PolicyName, Rule, Target, host_name, is_public};
 pub use quota::{Plan, Quota};
 pub use request::{Change, Cidr, NewSandbox, Source};
+pub use secret::{BundleName, SecretText, SecretValues};
 pub use spec::{Clocks, Limits, SandboxSpec, Shape, TemplateName, Tier};

@@ -24,6 +24,11 @@ const RESERVED: [&str; 13] = [
 const ENV_COUNT_MAX: usize = 256;
 const ENV_BYTES_MAX: usize = 256 * 1024;
 
+/// Whether the platform sets this variable itself.
+pub(crate) fn is_reserved(name: &str) -> bool {
+    RESERVED.contains(&name)
+}
+
 /// Checks an environment that a caller sent as `field`.
 pub fn check_env(field: &str, env: &BTreeMap<String, String>) -> Result<(), Error> {
     if env.len() > ENV_COUNT_MAX {
@@ -35,7 +40,7 @@ pub fn check_env(field: &str, env: &BTreeMap<String, String>) -> Result<(), Erro
     }
     for (name, value) in env {
         let named = format!("{field}.{name}");
-        if RESERVED.contains(&name.as_str()) || name == "LLM_API_KEY" {
+        if is_reserved(name) || name == "LLM_API_KEY" {
             return Err(Error::invalid(named, "this name is reserved"));
         }
         let first_is_digit = name.bytes().next().is_none_or(|c| c.is_ascii_digit());

@@ -10,12 +10,14 @@ use store::{Epoch, Store};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use url::Url;
+use vault::Vault;
 
 use crate::accounts::Accounts;
 use crate::config::{Limits, MetricsAccess};
 use crate::forward::Leader;
 use crate::metrics::Metrics;
 use crate::preview::{Domain, Signer};
+use crate::rate::Rate;
 use crate::turns::Turns;
 
 /// Shared by all requests; clones are one pointer.
@@ -24,6 +26,7 @@ pub(crate) type App = Arc<Shared>;
 pub(crate) struct Shared {
     pub(crate) engine: Engine,
     pub(crate) store: Store,
+    pub(crate) vault: Vault,
     pub(crate) address: PublicAddress,
     pub(crate) accounts: Accounts,
     /// Signs and checks links to ports.
@@ -33,6 +36,7 @@ pub(crate) struct Shared {
     /// How long a port inside may say nothing.
     pub(crate) preview_silence: Duration,
     pub(crate) limits: Limits,
+    pub(crate) catalogue_rate: Rate,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) metrics_access: MetricsAccess,
     /// Made once: they cannot change while the server runs.

@@ -114,7 +114,15 @@ pub(crate) fn upload(
 
 /// A small body, read whole.
 pub(crate) async fn read(request: Request, app: &App) -> Result<Bytes, Refusal> {
-    let bytes_max = app.limits.json_bytes;
+    read_up_to(request, app, app.limits.json_bytes).await
+}
+
+/// The same, with a limit of its own.
+pub(crate) async fn read_up_to(
+    request: Request,
+    app: &App,
+    bytes_max: u64,
+) -> Result<Bytes, Refusal> {
     let patience = Duration::from_secs(app.limits.body_timeout_seconds);
     let announced = content_length(request.headers()).unwrap_or(0);
     if announced > bytes_max {

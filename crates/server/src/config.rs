@@ -10,6 +10,7 @@ mod engine;
 mod flags;
 mod layers;
 mod listen;
+mod secrets;
 pub mod settings;
 
 use std::collections::BTreeMap;
@@ -18,13 +19,14 @@ use std::path::PathBuf;
 
 use ipnet::IpNet;
 use model::policy::Rule;
-use model::{PolicyName, TemplateName};
+use model::{PolicyName, SecretText, TemplateName};
 use serde::{Deserialize, Serialize};
 
 pub use accounts::{Auth, MailSettings, Secret};
 pub use flags::Flags;
 pub use layers::{Environment, Places, load};
 pub use listen::Listen;
+pub use secrets::{SecretPlace, Secrets};
 
 /// The settings after all layers. See `docs/configuration.md`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -58,6 +60,12 @@ pub struct Config {
     pub signing_key_file: Option<PathBuf>,
     pub trusted_proxies: Vec<IpNet>,
     pub test_mode: bool,
+    pub secrets: Secrets,
+    /// From the environment alone: nobody sees it in a file or among the processes.
+    #[serde(skip)]
+    pub master_key: Option<SecretText>,
+    #[serde(skip)]
+    pub aws: Option<vault::Credentials>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -165,6 +173,7 @@ pub struct Limits {
     pub connections: u32,
     pub header_timeout_seconds: u64,
     pub body_timeout_seconds: u64,
+    pub catalogue_per_minute: u32,
 }
 
 /// How ports inside are reached over HTTP.
@@ -217,6 +226,9 @@ impl Default for Config {
             signing_key_file: None,
             trusted_proxies: Vec::new(),
             test_mode: false,
+            secrets: Secrets::default(),
+            master_key: None,
+            aws: None,
         }
     }
 }
@@ -254,6 +266,7 @@ impl Default for Limits {
             connections: 4096,
             header_timeout_seconds: 30,
             body_timeout_seconds: 60,
+            catalogue_per_minute: 600,
         }
     }
 }

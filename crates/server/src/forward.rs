@@ -49,6 +49,9 @@ enum Place {
     Port,
 }
 
+/// Routes that need the store alone.
+const STORED: &[&str] = &["/v1/api-keys", "/v1/tenants", "/v1/auth"];
+
 /// Hop by hop, not end to end.
 const PER_CONNECTION: [HeaderName; 6] = [
     CONNECTION,
@@ -109,7 +112,7 @@ pub(crate) fn peer_of(headers: &HeaderMap) -> Option<SocketAddr> {
 fn place(route: &str) -> Place {
     let Some(of_sandbox) = route.strip_prefix("/v1/sandboxes/{id}/") else {
         let own = ["/healthz", "/openapi.json", "/docs", "/metrics"].contains(&route);
-        let stored = ["/v1/api-keys", "/v1/tenants", "/v1/auth"].iter().any(|of| {
+        let stored = STORED.iter().any(|of| {
             route.strip_prefix(of).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         });
         return if own || stored { Place::Anywhere } else { Place::Leader };

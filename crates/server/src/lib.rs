@@ -20,6 +20,7 @@ mod metrics;
 mod openapi;
 mod operator;
 mod preview;
+mod rate;
 mod refusal;
 mod roster;
 mod routes;

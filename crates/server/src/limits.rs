@@ -17,6 +17,8 @@ pub(crate) const HEADERS_MAX: usize = 100;
 pub(crate) const REQUEST_ID_BYTES_MAX: usize = 64;
 /// Of an `Idempotency-Key`.
 pub(crate) const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
+/// Of a bundle of secrets: 50 values of 64 KiB, with room for how JSON writes them.
+pub(crate) const BUNDLE_BODY_BYTES_MAX: u64 = 8 << 20;
 /// One direction of a tunnel.
 pub(crate) const TUNNEL_BUFFER_BYTES: usize = 64 * 1024;
 /// For a server to become the leader when there is none; then calls that need one are refused.

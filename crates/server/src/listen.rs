@@ -32,6 +32,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use utoipa::openapi::OpenApi;
+use vault::Vault;
 
 use crate::accounts::Accounts;
 use crate::app::{App, PublicAddress, Shared, Standing};
@@ -43,6 +44,7 @@ pub(crate) use crate::listen::local::leader_socket;
 pub(crate) use crate::listen::socket::MayStall;
 use crate::metrics::Metrics;
 use crate::preview::{Domain, Signer};
+use crate::rate::Rate;
 use crate::refusal::Refusal;
 use crate::roster::Entered;
 use crate::signing_key::SigningKey;
@@ -108,6 +110,7 @@ pub struct Server {
     data_dir: PathBuf,
     config: Config,
     store: Store,
+    vault: Vault,
     address: PublicAddress,
     signer: Signer,
     accounts: Accounts,
@@ -168,6 +171,7 @@ impl Server {
             domain: Domain::new(config.ports.domain.as_deref(), &address),
             data_dir: config.data_dir.clone(),
             config: config.clone(),
+            vault: config.vault(&store)?,
             store,
             address,
             document,
@@ -201,6 +205,10 @@ impl Server {
             let accepted = self.local.clone().accept_local(socket, self.local_shutdown.clone());
             self.accepting_local.spawn(accepted);
         }
+        let (vault, until) = (self.vault.clone(), self.shutdown.clone());
+        self.accepting.spawn(async move {
+            until.run_until_cancelled(vault.keep_resealing()).await;
+        });
         self.accept(epoch.is_some())
     }
 
@@ -220,12 +228,14 @@ impl Server {
             pages: openapi::pages(&self.document, &self.address.url)?,
             engine: engine.clone(),
             store: self.store.clone(),
+            vault: self.vault.clone(),
             signer: self.signer.clone(),
             accounts: self.accounts.clone(),
             preview_domain: self.domain.clone(),
             preview_silence: Duration::from_secs(self.config.ports.silence_seconds),
             address: self.address.clone(),
             limits: self.config.limits,
+            catalogue_rate: Rate::per_minute(self.config.limits.catalogue_per_minute),
             metrics_access: self.config.metrics,
             draining: self.draining.clone(),
             tasks: self.tasks.clone(),

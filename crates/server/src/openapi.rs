@@ -15,8 +15,8 @@ use utoipa_axum::routes;
 use crate::app::{App, Pages};
 use crate::docs;
 use crate::routes::{
-    agents, egress, events, exec, files, keys, lifecycle, logs, meta, ports, sandboxes, sign_in,
-    tenants, tunnel,
+    agents, catalogue, egress, events, exec, files, keys, lifecycle, logs, meta, ports, sandboxes,
+    secrets, sign_in, tenants, tunnel,
 };
 
 const PROBLEM_JSON: &str = "application/problem+json";
@@ -41,6 +41,8 @@ const PROBLEM_JSON: &str = "application/problem+json";
         (name = "Events", description = "What happens to your sandboxes, as it happens"),
         (name = "Accounts", description = "Signing up and in, and one's own keys"),
         (name = "API keys", description = "Who may call"),
+        (name = "Catalogue", description = "Agents that a session may ask for"),
+        (name = "Secrets", description = "Keys of model vendors and the like, for sessions"),
         (name = "Server", description = "Health, metrics, this description"),
     ),
     paths(agents::proxy, ports::proxy, ports::link),
@@ -88,6 +90,10 @@ pub(crate) fn router() -> (Router<App>, OpenApi) {
         .routes(routes!(tenants::revoke_key))
         .routes(routes!(keys::create, keys::list))
         .routes(routes!(keys::revoke))
+        .routes(routes!(catalogue::list))
+        .routes(routes!(catalogue::get))
+        .routes(routes!(secrets::create, secrets::list))
+        .routes(routes!(secrets::get, secrets::rotate, secrets::delete))
         .routes(routes!(meta::templates))
         .routes(routes!(meta::healthz))
         .routes(routes!(meta::openapi))

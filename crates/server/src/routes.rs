@@ -1,6 +1,7 @@
 //! The handlers, one file a resource; each is its own row of the `OpenAPI` document.
 
 pub(crate) mod agents;
+pub(crate) mod catalogue;
 pub(crate) mod egress;
 pub(crate) mod events;
 pub(crate) mod exec;
@@ -11,6 +12,7 @@ pub(crate) mod logs;
 pub(crate) mod meta;
 pub(crate) mod ports;
 pub(crate) mod sandboxes;
+pub(crate) mod secrets;
 pub(crate) mod sign_in;
 pub(crate) mod tenants;
 pub(crate) mod tunnel;

@@ -3,11 +3,12 @@
 use api::query::Query;
 use axum::extract::{FromRequestParts, RawPathParams};
 use axum::http::request::Parts;
-use model::{Error, ExecId, SandboxRef};
+use model::{BundleName, Error, ExecId, SandboxRef};
 
 use crate::app::App;
 use crate::preview::port_number;
 use crate::refusal::Refusal;
+use crate::routes::secrets::bundle_name;
 
 /// `{id}`: what is neither an id nor a name is as unknown as any other.
 pub(crate) struct Target(pub(crate) SandboxRef);
@@ -20,6 +21,12 @@ pub(crate) struct PortTarget(pub(crate) SandboxRef, pub(crate) u16);
 
 /// `{key_id}`.
 pub(crate) struct KeyTarget(pub(crate) String);
+
+/// `{app_id}` of the catalogue.
+pub(crate) struct AppTarget(pub(crate) String);
+
+/// `{name}` of a bundle of secrets.
+pub(crate) struct BundleTarget(pub(crate) BundleName);
 
 /// The query string as it came.
 pub(crate) struct RawQuery(pub(crate) Option<String>);
@@ -70,6 +77,22 @@ impl FromRequestParts<App> for KeyTarget {
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Refusal> {
         parameter(parts, app, "key_id").await.map(Self)
+    }
+}
+
+impl FromRequestParts<App> for AppTarget {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Refusal> {
+        parameter(parts, app, "app_id").await.map(Self)
+    }
+}
+
+impl FromRequestParts<App> for BundleTarget {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Refusal> {
+        Ok(Self(bundle_name(&parameter(parts, app, "name").await?)?))
     }
 }
 

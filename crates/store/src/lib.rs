@@ -5,6 +5,7 @@
 //! callers wait for one flush. Phases of sandboxes are deliberately not here: they are derived.
 
 mod account;
+mod bundle;
 mod change;
 mod code;
 mod event;
@@ -22,6 +23,7 @@ use model::Result;
 use tokio::sync::broadcast;
 
 pub use account::Account;
+pub use bundle::{BundleRecord, Kept};
 pub use change::{Change, Leg, LegEnd, Remembered, Transition};
 pub use event::{EventId, StoredEvent};
 pub use key::{KeyFormat, KeyRecord, NewKey, Verified};

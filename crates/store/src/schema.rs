@@ -11,10 +11,11 @@ use rusqlite::Connection;
 
 /// In order; the database's `user_version` is how many of them it has. Never edit one that was
 /// released, add another.
-const MIGRATIONS: [&str; 3] = [
+const MIGRATIONS: [&str; 4] = [
     include_str!("migrations/0001_foundation.sql"),
     include_str!("migrations/0002_lease.sql"),
     include_str!("migrations/0003_accounts.sql"),
+    include_str!("migrations/0010_secrets.sql"),
 ];
 
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);

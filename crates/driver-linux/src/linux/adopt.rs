@@ -11,6 +11,7 @@ use futures_util::StreamExt;
 use model::{EndReason, Result, SandboxId};
 
 use super::compute::Running;
+use super::layout::write_json;
 use super::stored::{End, Stored, Tomb};
 use super::{Entry, Inner, LinuxDriver};
 use crate::incarnation;
@@ -189,7 +190,11 @@ impl Inner {
         };
         // A guest over its workspace that nobody holds any more.
         self.end_recorded(&bare, &self.layout.maintenance(&bare))?;
+        let stale = stored.is_sealed_with_an_old_key(&self.sealer);
         let stored = stored.opened(&self.sealer)?;
+        if stale {
+            write_json(&self.layout.spec(&bare), &stored.sealed(&self.sealer)?)?;
+        }
         Ok(Some(Found { id, stored, record, end }))
     }
 

@@ -1,9 +1,10 @@
 //! Settings of the driver.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use model::{Policy, PolicyName, TemplateName};
+use seal::Sealer;
 
 use super::fence::Fence;
 use crate::egress::EgressConfig;
@@ -19,7 +20,6 @@ pub struct ImageSettings {
 }
 
 /// Settings of the driver.
-#[derive(Debug)]
 pub struct LinuxConfig {
     pub data_dir: PathBuf,
     /// What to run as the keeper: a program and its first arguments; `--data-dir DIR` is added.
@@ -39,6 +39,8 @@ pub struct LinuxConfig {
     pub runtime_dir: PathBuf,
     /// Asked before anything is changed.
     pub fence: Fence,
+    /// Seals environments; absent, the one of the data directory does.
+    pub sealer: Option<Sealer>,
 }
 
 impl LinuxConfig {
@@ -56,6 +58,14 @@ impl LinuxConfig {
             images: ImageSettings::default(),
             runtime_dir: PathBuf::from("/run/bastide"),
             fence: Fence::default(),
+            sealer: None,
+        }
+    }
+
+    pub(super) fn open_sealer(&self, data_dir: &Path) -> anyhow::Result<Sealer> {
+        match &self.sealer {
+            Some(sealer) => Ok(sealer.clone()),
+            None => Sealer::open(&data_dir.join("master.key")),
         }
     }
 }

@@ -2,19 +2,12 @@
 //! is sealed with the deployment's master key; everything else is plain for the operator to read.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
 
-use anyhow::{Context, bail};
-use chacha20poly1305::aead::Aead;
-use chacha20poly1305::{KeyInit, XChaCha20Poly1305, XNonce};
+use anyhow::Context;
 use driver::Ended;
 use model::{EndReason, SandboxSpec};
+use seal::Sealer;
 use serde::{Deserialize, Serialize};
-
-use super::layout;
 
 /// What the driver remembers of a sandbox. New fields get `#[serde(default)]`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -22,7 +15,7 @@ pub(super) struct Stored {
     pub(super) spec: SandboxSpec,
     /// The exact build of the template that its upper stands on.
     pub(super) template_digest: String,
-    /// Hex of nonce and ciphertext; the spec's own `env` is empty on the disk.
+    /// The spec's own `env` is empty on the disk.
     #[serde(default)]
     sealed_env: Option<String>,
 }
@@ -83,7 +76,7 @@ impl Stored {
         let env = std::mem::take(&mut sealed.spec.env);
         if !env.is_empty() {
             let plain = serde_json::to_vec(&env).context("encode the environment")?;
-            sealed.sealed_env = Some(sealer.seal(&plain)?);
+            sealed.sealed_env = Some(sealer.seal_text(&plain, &about(&self.spec))?);
         }
         Ok(sealed)
     }
@@ -95,89 +88,21 @@ impl Stored {
         self
     }
 
+    /// Whether its environment is sealed with a key that has been replaced.
+    pub(super) fn is_sealed_with_an_old_key(&self, sealer: &Sealer) -> bool {
+        self.sealed_env.as_deref().is_some_and(|text| !sealer.is_newest_text(text))
+    }
+
     pub(super) fn opened(mut self, sealer: &Sealer) -> anyhow::Result<Self> {
         if let Some(text) = self.sealed_env.take() {
-            let plain = sealer.open_sealed(&text)?;
+            let plain = sealer.unseal_text(&text, &about(&self.spec))?;
             self.spec.env = serde_json::from_slice(&plain).context("decode the environment")?;
         }
         Ok(self)
     }
 }
 
-/// The master key of a deployment, a file of 0600.
-pub(super) struct Sealer {
-    cipher: XChaCha20Poly1305,
-}
-
-const KEY_BYTES: usize = 32;
-const NONCE_BYTES: usize = 24;
-
-impl Sealer {
-    /// Reads the key, making it at the first start.
-    pub(super) fn open(path: &Path) -> anyhow::Result<Self> {
-        let key = match fs::read(path) {
-            Ok(key) => key,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => make_key(path)?,
-            Err(error) => return Err(error).context("read the master key"),
-        };
-        if key.len() != KEY_BYTES {
-            bail!("the master key {} is not {KEY_BYTES} bytes long", path.display());
-        }
-        let cipher = XChaCha20Poly1305::new_from_slice(&key).context("master key")?;
-        Ok(Self { cipher })
-    }
-
-    fn seal(&self, plain: &[u8]) -> anyhow::Result<String> {
-        let mut nonce = [0u8; NONCE_BYTES];
-        getrandom::fill(&mut nonce).map_err(|error| anyhow::anyhow!("random source: {error}"))?;
-        let sealed = self
-            .cipher
-            .encrypt(XNonce::from_slice(&nonce), plain)
-            .map_err(|_| anyhow::anyhow!("seal the environment"))?;
-        Ok(nonce.iter().chain(&sealed).map(|byte| format!("{byte:02x}")).collect())
-    }
-
-    fn open_sealed(&self, text: &str) -> anyhow::Result<Vec<u8>> {
-        let pairs = text.as_bytes().chunks(2);
-        let bytes: Option<Vec<u8>> = pairs
-            .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok())
-            .collect();
-        let bytes = bytes.context("the sealed environment is not hex")?;
-        let (nonce, sealed) =
-            bytes.split_at_checked(NONCE_BYTES).context("the sealed environment is too short")?;
-        self.cipher.decrypt(XNonce::from_slice(nonce), sealed).map_err(|_| {
-            anyhow::anyhow!("the sealed environment does not open with this master key")
-        })
-    }
-}
-
-fn make_key(path: &Path) -> anyhow::Result<Vec<u8>> {
-    let mut key = vec![0u8; KEY_BYTES];
-    getrandom::fill(&mut key).map_err(|error| anyhow::anyhow!("random source: {error}"))?;
-    let temp = path.with_extension("unfinished");
-    let mut options = File::options();
-    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&temp)?;
-    file.write_all(&key).context("write the master key")?;
-    file.sync_all().context("flush the master key")?;
-    fs::rename(&temp, path).context("name the master key")?;
-    layout::sync_dir(path.parent().context("master key")?)?;
-    Ok(key)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_was_sealed_opens_with_the_same_key_and_no_other() {
-        let dir = tempfile::tempdir().unwrap();
-        let sealer = Sealer::open(&dir.path().join("a")).unwrap();
-        let text = sealer.seal(b"TOKEN=hush").unwrap();
-        assert!(!text.contains("hush"));
-        let again = Sealer::open(&dir.path().join("a")).unwrap();
-        assert_eq!(again.open_sealed(&text).unwrap(), b"TOKEN=hush");
-        let other = Sealer::open(&dir.path().join("b")).unwrap();
-        assert!(other.open_sealed(&text).is_err());
-        assert!(again.open_sealed("zz").is_err() && again.open_sealed("00").is_err());
-    }
+/// An environment opens for its own sandbox only.
+fn about(spec: &SandboxSpec) -> String {
+    format!("environment of {}", spec.id)
 }

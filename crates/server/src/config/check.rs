@@ -62,6 +62,7 @@ impl Config {
         ] {
             ensure!(seconds >= 1, "{key}: must be at least 1");
         }
+        self.check_secrets()?;
         self.check_pools()
     }
 
@@ -104,7 +105,7 @@ impl Config {
     }
 }
 
-fn check_url(key: &str, text: &str, schemes: &[&str]) -> anyhow::Result<()> {
+pub(super) fn check_url(key: &str, text: &str, schemes: &[&str]) -> anyhow::Result<()> {
     let url = Url::parse(text).with_context(|| format!("{key}: not a URL: {text:?}"))?;
     ensure!(
         schemes.contains(&url.scheme()) && url.has_host(),

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use model::SecretText;
 use toml::{Table, Value};
 
 use crate::config::settings::{Kind, SETTINGS, Setting};
@@ -12,6 +13,9 @@ use crate::config::{Config, Flags};
 /// Variables of the command line's client half, which a server ignores.
 const CLIENT_VARIABLES: &[&str] = &["BASTIDE_SERVER", "BASTIDE_API_KEY", "BASTIDE_CA_CERT"];
 const CONFIG_VARIABLE: &str = "BASTIDE_CONFIG";
+const MASTER_KEY_VARIABLE: &str = "BASTIDE_MASTER_KEY";
+/// As AWS's own tools call them.
+const AWS_VARIABLES: &[&str] = &["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"];
 
 /// The part of the environment that matters here, so that tests can make one up.
 #[derive(Debug, Clone, Default)]
@@ -28,7 +32,11 @@ impl Environment {
             Some((name.into_string().ok()?, value.into_string().ok()?))
         });
         Self {
-            variables: all.filter(|(name, _)| name.starts_with("BASTIDE_")).collect(),
+            variables: all
+                .filter(|(name, _)| {
+                    name.starts_with("BASTIDE_") || AWS_VARIABLES.contains(&name.as_str())
+                })
+                .collect(),
             home: std::env::home_dir(),
             root: rustix::process::geteuid().is_root(),
         }
@@ -59,7 +67,12 @@ pub fn load(flags: &Flags, environment: &Environment) -> anyhow::Result<Config> 
         let dir = home.join(".local/share/bastide");
         layers.table.insert("data_dir".into(), Value::String(dir.display().to_string()));
     }
-    layers.finish()
+    let said = |name: &str| environment.variables.get(name).cloned();
+    let mut config = layers.finish()?;
+    config.master_key = said(MASTER_KEY_VARIABLE).map(SecretText);
+    config.aws = aws_credentials(said);
+    config.check()?;
+    Ok(config)
 }
 
 /// Where a server's things are, as far as its file says: all that a client on the same machine needs.
@@ -152,14 +165,24 @@ impl Layers {
                     path => anyhow::anyhow!("{path}{source}: {what}"),
                 }
             })?;
-        config.check()?;
         Ok(config)
     }
+}
+
+fn aws_credentials(said: impl Fn(&str) -> Option<String>) -> Option<vault::Credentials> {
+    let [id, secret, token] = AWS_VARIABLES else { return None };
+    Some(vault::Credentials {
+        access_key_id: said(id)?,
+        secret_access_key: said(secret)?,
+        session_token: said(token),
+    })
 }
 
 /// The client's variables, and what Kubernetes sets for a service called `bastide`.
 fn is_ignored(name: &str) -> bool {
     name == CONFIG_VARIABLE
+        || name == MASTER_KEY_VARIABLE
+        || AWS_VARIABLES.contains(&name)
         || CLIENT_VARIABLES.contains(&name)
         || name == "BASTIDE_SERVICE_HOST"
         || name.starts_with("BASTIDE_SERVICE_PORT")

@@ -201,6 +201,12 @@ pub const SETTINGS: &[Setting] = &[
         "`60`",
         "How long a client may go without sending any more of a body (then 408), or without reading any more of an answer",
     ),
+    value(
+        "limits.catalogue_per_minute",
+        "N",
+        "`600`",
+        "How often a tenant may ask for the catalogue of agents in a minute; more is 429",
+    ),
     text(
         "ports.domain",
         "DOMAIN",
@@ -279,4 +285,29 @@ pub const SETTINGS: &[Setting] = &[
         default: "`false`",
         help: "Answers sign-ups of `*@e2a-qa.test` with their code instead of sending it",
     },
+    text(
+        "secrets.place",
+        "PLACE",
+        "`sealed`",
+        "Where new bundles of secrets are kept: `sealed` in the database, or `aws` (Secrets Manager)",
+    ),
+    text(
+        "secrets.master_key_file",
+        "FILE",
+        "`DIR/master.key`",
+        "The keys that seal secrets and environments; `BASTIDE_MASTER_KEY` (hex) wins over it",
+    ),
+    text(
+        "secrets.aws_region",
+        "REGION",
+        "none",
+        "Of AWS Secrets Manager, for `secrets.place = aws`",
+    ),
+    text("secrets.aws_endpoint", "URL", "AWS's own", "Another server that speaks its API"),
+    text(
+        "secrets.aws_prefix",
+        "PREFIX",
+        "`bastide`",
+        "What the names of secrets there begin with; the tenant's id comes next",
+    ),
 ];

@@ -166,6 +166,12 @@ fn the_table_has_every_setting_and_no_other() {
         disk: super::Disk { pool_gb: Some(1), ..super::Disk::default() },
         ports: super::Ports { domain: Some("x".into()), ..super::Ports::default() },
         pool: super::PoolDefaults { max_sandboxes: Some(1) },
+        secrets: super::Secrets {
+            master_key_file: Some("x".into()),
+            aws_region: Some(String::new()),
+            aws_endpoint: Some(String::new()),
+            ..super::Secrets::default()
+        },
         images: super::Images { docker_config: Some("x".into()), ..super::Images::default() },
         mail: super::MailSettings {
             smtp_url: Some(secret.clone()),

@@ -5,6 +5,7 @@
 
 mod agents;
 mod auth;
+mod catalogue;
 mod client;
 mod commands;
 mod create;
@@ -23,6 +24,7 @@ mod openapi;
 mod pools;
 mod ports;
 mod quotas;
+mod secrets;
 mod sign_in;
 mod tenancy;
 mod tls;
