@@ -16,7 +16,8 @@ use driver::Unreachable;
 use driver_linux::egress::{EgressConfig, Resolver};
 use driver_linux::template::{Credentials, ImageAccess};
 use driver_linux::{
-    DiskConfig, Fence, ImageSettings, LinuxConfig, LinuxDriver, LinuxView, Privilege, Weakness,
+    DiskConfig, DiskKind, Fence, ImageSettings, LinuxConfig, LinuxDriver, LinuxView, Privilege,
+    Weakness,
 };
 use engine::{Engine, EngineConfig, Followed, Pool};
 use server::config::{Environment, Flags, PoolKind, PoolSettings, load};
@@ -200,10 +201,9 @@ impl Town {
         settings: &EngineConfig,
         lease: &Lease,
     ) -> anyhow::Result<LinuxConfig> {
-        let pool_gb = self.config.disk.pool_gb.map(u64::from);
         let lease = lease.clone();
         Ok(LinuxConfig {
-            disk: DiskConfig { pool_gb, ..DiskConfig::default() },
+            disk: disk(&self.config.disk),
             policies: settings.policies.clone(),
             warm: self.config.warm.clone(),
             images: images(&self.config.images)?,
@@ -219,6 +219,22 @@ impl Town {
 
     fn dir_of(&self, pool: &PoolSettings) -> PathBuf {
         pool.data_dir.clone().unwrap_or_else(|| self.config.data_dir.clone())
+    }
+}
+
+fn disk(settings: &server::config::Disk) -> DiskConfig {
+    use server::config::DiskKind as Wanted;
+    DiskConfig {
+        kind: match settings.kind {
+            Wanted::Auto => DiskKind::Auto,
+            Wanted::Btrfs => DiskKind::Btrfs,
+            Wanted::Image => DiskKind::Image,
+            Wanted::Plain => DiskKind::Plain,
+        },
+        pool_gb: settings.pool_gb.map(u64::from),
+        reserve_bytes: settings.reserve_mib << 20,
+        bytes_per_second: settings.io_bytes_per_second,
+        operations_per_second: settings.io_operations_per_second,
     }
 }
 

@@ -91,6 +91,11 @@ impl Hierarchy {
         CONTROLLERS.iter().all(|controller| self.bounds(controller))
     }
 
+    /// Whether reads and writes of disks can be bounded.
+    pub(crate) fn bounds_io(&self) -> bool {
+        self.unified_has_io || self.legacy_io.is_some()
+    }
+
     pub(crate) fn leaf(&self, incarnation: &str) -> Leaf {
         let legacy = self.legacy.iter().map(|(_, parent)| parent.join(incarnation));
         let io = self.legacy_io.iter().map(|parent| parent.join(incarnation));

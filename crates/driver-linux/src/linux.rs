@@ -36,7 +36,7 @@ use crate::egress::Egress;
 use crate::guest_binary;
 use crate::incarnation;
 use crate::keeper::client::KeeperClient;
-use crate::pool::{Disk, DiskPool};
+use crate::pool::{DiskConfig, DiskPool};
 use crate::privilege::Privilege;
 use crate::template::TemplateStore;
 
@@ -87,7 +87,7 @@ struct Inner {
     hierarchy: Hierarchy,
     privilege: Privilege,
     pool: DiskPool,
-    upper_gb: u32,
+    disk: DiskConfig,
     templates: TemplateStore,
     guest_programs: guest_binary::Programs,
     sealer: Sealer,
@@ -142,6 +142,7 @@ impl LinuxDriver {
         let inner = opened.await.context("open the driver")??;
         let driver = Self { inner: Arc::new(inner) };
         driver.adopt().await?;
+        driver.watch_host();
         driver.keep_warm();
         Ok(driver)
     }
@@ -204,6 +205,10 @@ impl Inner {
         let (exits, receiver) = mpsc::channel(EXITS_MAX);
         let tasks = TaskTracker::new();
         let cancel = CancellationToken::new();
+        let bounds_io = config.disk.bytes_per_second.or(config.disk.operations_per_second);
+        if bounds_io.is_some() && !hierarchy.bounds_io() {
+            tracing::warn!("no cgroup controller for io: disk.io_… limits are not enforced");
+        }
         Ok(Self {
             sealer,
             images: config.images,
@@ -215,7 +220,7 @@ impl Inner {
             hierarchy,
             privilege,
             pool,
-            upper_gb: config.upper_gb,
+            disk: config.disk,
             templates,
             guest_programs,
             slots: Mutex::new(slots),
@@ -352,7 +357,7 @@ impl Driver for LinuxDriver {
             let Some(running) = &existing(&live, id)?.running else { return Ok(Usage::default()) };
             running.record.clone()
         };
-        let disk_bytes = self.inner.pool.used_bytes(Disk::Workspace, &id.bare());
+        let disk_bytes = self.inner.pool.used_bytes(&id.bare());
         Ok(Usage { disk_bytes, ..incarnation::usage(&record) })
     }
 

@@ -206,7 +206,7 @@ fn launch(
     (layout, hierarchy, slots): (&Layout, &Hierarchy, &mut Slots),
 ) -> anyhow::Result<(RunRecord, Option<Sockets>)> {
     let privilege = Privilege::current();
-    let disk = DiskConfig { kind: DiskKind::Plain, pool_gb: None };
+    let disk = DiskConfig { kind: DiskKind::Plain, ..DiskConfig::default() };
     let pool = DiskPool::open(layout.root(), disk)?;
     pool.create(SOCKET, 1, privilege.on_disk(built.uid))?;
     let limits = config.limits.unwrap_or(built.template.limits);

@@ -1,9 +1,13 @@
 //! Where the disks of sandboxes live, and what bounds them.
 //!
-//! A sandbox has two: the root's upper (`u-ID`) and the workspace (`w-ID`). On btrfs each is a
-//! subvolume with a limit of simple quotas: made, bounded and destroyed in O(1). The file system is
-//! one loop file in the data directory, so that nothing of the host needs repartitioning.
-//! Without btrfs they are plain directories and `disk_gb` is not enforced, which `capabilities` says.
+//! A sandbox has two: the root's upper and the workspace. One limit holds for both together. What sets
+//! it depends on the host:
+//!
+//! | kind | disks | limit |
+//! |---|---|---|
+//! | btrfs | two subvolumes, on the data directory's own btrfs or on one in a sparse file | a quota group |
+//! | image | one sparse ext4 image, mounted while it is used | its size |
+//! | plain | two directories | none, which `capabilities` says |
 
 use std::fs::{self, File};
 use std::io;
@@ -12,44 +16,35 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-use crate::privilege::Privilege;
-
 mod btrfs;
+mod config;
+mod device;
+mod images;
 mod loop_device;
+mod opening;
+mod reserve;
+mod tree;
 
-/// Which kind of pool to use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum DiskKind {
-    /// btrfs where this host can, else plain directories.
-    #[default]
-    Auto,
-    Btrfs,
-    Plain,
-}
-
-/// Settings of the pool.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct DiskConfig {
-    pub kind: DiskKind,
-    /// Size of the loop file, which is sparse; four fifths of the free space when absent.
-    pub pool_gb: Option<u64>,
-}
-
-impl DiskConfig {
-    /// Loop devices and the mounts of block devices are the host's.
-    pub(crate) fn allowed(self, privilege: Privilege) -> Self {
-        match privilege {
-            Privilege::Host => self,
-            Privilege::Namespace { .. } => Self { kind: DiskKind::Plain, ..self },
-        }
-    }
-}
+use btrfs::Btrfs;
+pub use config::{DiskConfig, DiskKind};
+use images::Images;
+pub(crate) use opening::describe;
+use reserve::Reserve;
 
 /// The open pool.
 #[derive(Debug)]
 pub(crate) struct DiskPool {
+    data_dir: PathBuf,
     dir: PathBuf,
-    btrfs: bool,
+    kind: Kind,
+    reserve: Reserve,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Plain,
+    Btrfs(Btrfs),
+    Images(Images),
 }
 
 /// Which of a sandbox's two disks.
@@ -62,68 +57,57 @@ pub(crate) enum Disk {
 const GIB: u64 = 1 << 30;
 
 impl DiskPool {
-    /// Opens (makes, mounts) the pool of `data_dir`.
-    pub(crate) fn open(data_dir: &Path, config: DiskConfig) -> anyhow::Result<Self> {
-        let dir = data_dir.join("pool");
-        fs::create_dir_all(&dir).context("make the pool directory")?;
-        fs::set_permissions(&dir, PermissionsExt::from_mode(0o700))?;
-        let wanted = config.kind;
-        let made_plain = dir.join(".plain").exists();
-        if wanted == DiskKind::Plain || (wanted == DiskKind::Auto && made_plain) {
-            File::create(dir.join(".plain")).context("mark the pool as plain")?;
-            return Ok(Self { dir, btrfs: false });
-        }
-        match btrfs::mount(&data_dir.join("pool.img"), &dir, config.pool_gb.map(|gb| gb * GIB)) {
-            Ok(()) => Ok(Self { dir, btrfs: true }),
-            Err(error) if wanted == DiskKind::Auto && !data_dir.join("pool.img").exists() => {
-                tracing::warn!(
-                    error = format!("{error:#}"),
-                    "no btrfs pool: disk_gb will not be enforced"
-                );
-                File::create(dir.join(".plain")).context("mark the pool as plain")?;
-                Ok(Self { dir, btrfs: false })
-            }
-            Err(error) => Err(error.context("open the disk pool")),
-        }
+    pub(crate) fn enforces_limits(&self) -> bool {
+        !matches!(self.kind, Kind::Plain)
     }
 
-    pub(crate) fn enforces_limits(&self) -> bool {
-        self.btrfs
+    /// Whether disks in use can be bounded anew.
+    pub(crate) fn changes_limits(&self) -> bool {
+        !matches!(self.kind, Kind::Images(_))
     }
 
     pub(crate) fn path(&self, disk: Disk, sandbox: &str) -> PathBuf {
-        let kind = match disk {
+        let letter = match disk {
             Disk::Upper => 'u',
             Disk::Workspace => 'w',
         };
-        self.dir.join(format!("{kind}-{sandbox}"))
+        match &self.kind {
+            Kind::Plain | Kind::Btrfs(_) => self.dir.join(format!("{letter}-{sandbox}")),
+            Kind::Images(images) => images.mount_point(sandbox).join(letter.to_string()),
+        }
     }
 
-    /// Makes both disks; what exists already is kept.
+    /// Makes both disks, ready to be used; what exists already is kept.
     pub(crate) fn create(&self, sandbox: &str, disk_gb: u32, user: u32) -> anyhow::Result<()> {
         self.create_upper(sandbox, disk_gb)?;
         let workspace = self.path(Disk::Workspace, sandbox);
-        if self.make(&workspace, disk_gb)? {
+        if self.make(&workspace)? {
             chown(&workspace, Some(user), Some(user)).context("own the workspace")?;
         }
-        Ok(())
+        self.bound(sandbox, disk_gb)
     }
 
+    /// Makes a disk that has no workspace beside it, for now or for good.
     pub(crate) fn create_upper(&self, sandbox: &str, disk_gb: u32) -> anyhow::Result<()> {
+        if let Kind::Images(images) = &self.kind {
+            images.create(sandbox, disk_gb)?;
+        }
         let upper = self.path(Disk::Upper, sandbox);
-        if self.make(&upper, disk_gb)? {
+        if self.make(&upper)? {
             fs::create_dir(upper.join("upper")).context("make upper")?;
             fs::create_dir(upper.join("work")).context("make work")?;
+            if let Kind::Btrfs(pool) = &self.kind {
+                pool.bound_alone(&upper, u64::from(disk_gb) * GIB).context("bound the disk")?;
+            }
         }
         Ok(())
     }
 
     /// Whether it was made now.
-    fn make(&self, path: &Path, disk_gb: u32) -> anyhow::Result<bool> {
-        let made = if self.btrfs {
-            btrfs::create_subvolume(path, u64::from(disk_gb) * GIB)
-        } else {
-            fs::create_dir(path)
+    fn make(&self, path: &Path) -> anyhow::Result<bool> {
+        let made = match &self.kind {
+            Kind::Btrfs(_) => Btrfs::create(path),
+            Kind::Plain | Kind::Images(_) => fs::create_dir(path),
         };
         match made {
             Ok(()) => {
@@ -135,20 +119,83 @@ impl DiskPool {
         }
     }
 
-    /// Bounds a disk anew (a warm sandbox that is claimed with another size).
-    pub(crate) fn set_limit(&self, disk: Disk, sandbox: &str, disk_gb: u32) -> anyhow::Result<()> {
-        if !self.btrfs {
-            return Ok(());
-        }
-        btrfs::set_limit(&self.path(disk, sandbox), u64::from(disk_gb) * GIB)
-            .context("bound the disk")
+    /// Sets the limit of both disks together.
+    fn bound(&self, sandbox: &str, disk_gb: u32) -> anyhow::Result<()> {
+        let Kind::Btrfs(pool) = &self.kind else { return Ok(()) };
+        let (upper, workspace) = self.both(sandbox);
+        pool.bound(&upper, &workspace, u64::from(disk_gb) * GIB).context("bound the disks")
     }
 
-    /// Removes a disk; `Ok` when it is gone already.
-    pub(crate) fn remove(&self, disk: Disk, sandbox: &str) -> anyhow::Result<()> {
-        let path = self.path(disk, sandbox);
-        let gone =
-            if self.btrfs { btrfs::remove_subvolume(&path) } else { fs::remove_dir_all(&path) };
+    fn both(&self, sandbox: &str) -> (PathBuf, PathBuf) {
+        (self.path(Disk::Upper, sandbox), self.path(Disk::Workspace, sandbox))
+    }
+
+    /// Bounds disks anew (a warm sandbox that is claimed with another size).
+    pub(crate) fn set_limit(&self, sandbox: &str, disk_gb: u32) -> anyhow::Result<()> {
+        self.bound(sandbox, disk_gb)
+    }
+
+    /// Makes the disks of a stopped sandbox usable.
+    pub(crate) fn ready(&self, sandbox: &str) -> anyhow::Result<()> {
+        match &self.kind {
+            Kind::Images(images) => images.mount(sandbox),
+            Kind::Plain | Kind::Btrfs(_) => Ok(()),
+        }
+    }
+
+    /// A start makes a few files, for which a full sandbox has no room: it gets some, until
+    /// [`DiskPool::end_start`].
+    pub(crate) fn begin_start(&self, sandbox: &str, disk_gb: u32) -> anyhow::Result<()> {
+        match &self.kind {
+            Kind::Plain => Ok(()),
+            Kind::Btrfs(pool) => {
+                let (upper, workspace) = self.both(sandbox);
+                let bytes = u64::from(disk_gb) * GIB;
+                pool.make_room(&upper, &workspace, bytes).context("make room for a start")
+            }
+            Kind::Images(images) => images.make_room(sandbox),
+        }
+    }
+
+    pub(crate) fn end_start(&self, sandbox: &str, disk_gb: u32) -> anyhow::Result<()> {
+        match &self.kind {
+            Kind::Plain | Kind::Btrfs(_) => self.bound(sandbox, disk_gb),
+            Kind::Images(images) => {
+                images.take_room_back(sandbox);
+                Ok(())
+            }
+        }
+    }
+
+    /// Nobody uses the disks of this sandbox for now.
+    pub(crate) fn rest(&self, sandbox: &str) {
+        match &self.kind {
+            Kind::Images(images) => images.unmount(sandbox),
+            Kind::Plain | Kind::Btrfs(_) => {}
+        }
+    }
+
+    /// Removes what a sandbox changed of its root file system, and nothing else.
+    pub(crate) fn remove_upper(&self, sandbox: &str) -> anyhow::Result<()> {
+        self.remove_one(&self.path(Disk::Upper, sandbox))
+    }
+
+    /// Removes both disks; `Ok` when they are gone already.
+    pub(crate) fn remove(&self, sandbox: &str) -> anyhow::Result<()> {
+        self.reserve.something_was_removed();
+        if let Kind::Images(images) = &self.kind {
+            return images.remove(sandbox);
+        }
+        let (upper, workspace) = self.both(sandbox);
+        self.remove_one(&upper)?;
+        self.remove_one(&workspace)
+    }
+
+    fn remove_one(&self, path: &Path) -> anyhow::Result<()> {
+        let gone = match &self.kind {
+            Kind::Btrfs(_) => Btrfs::remove(path),
+            Kind::Plain | Kind::Images(_) => tree::remove(path),
+        };
         match gone {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 Err(error).with_context(|| format!("remove disk {}", path.display()))
@@ -157,14 +204,27 @@ impl DiskPool {
         }
     }
 
-    /// Makes everything written to a disk durable.
-    pub(crate) fn sync(&self, disk: Disk, sandbox: &str) -> anyhow::Result<()> {
-        let file = File::open(self.path(disk, sandbox)).context("open the disk")?;
-        rustix::fs::syncfs(&file).context("flush the disk")
+    /// Makes everything written to the workspace durable.
+    pub(crate) fn sync(&self, sandbox: &str) -> anyhow::Result<()> {
+        self.ready(sandbox)?;
+        let file = File::open(self.path(Disk::Workspace, sandbox)).context("open the disk")?;
+        let flushed = rustix::fs::syncfs(&file).context("flush the disk");
+        let Kind::Images(_) = &self.kind else { return flushed };
+        if let Err(error) = flushed {
+            // The host has no room for it, and will not have: whoever wrote it was told so, and to mount
+            // it anew is what makes the rest of use again.
+            let error = format!("{error:#}");
+            tracing::error!(sandbox, error, "what was written last is lost");
+        }
+        let dir = File::open(&self.dir).context("open the pool")?;
+        dir.sync_all().context("flush the pool's directory")
     }
 
     /// The bare ids of all sandboxes that have a disk here.
     pub(crate) fn sandboxes(&self) -> anyhow::Result<Vec<String>> {
+        if let Kind::Images(images) = &self.kind {
+            return images.names().context("list disks");
+        }
         let mut ids = Vec::new();
         for entry in fs::read_dir(&self.dir).context("list disks")? {
             let name = entry.context("list disks")?.file_name();
@@ -179,17 +239,31 @@ impl DiskPool {
         Ok(ids)
     }
 
-    pub(crate) fn used_bytes(&self, disk: Disk, sandbox: &str) -> u64 {
-        if !self.btrfs {
-            return 0;
+    /// Bytes of both disks, as the limit counts them; 0 where nothing counts.
+    pub(crate) fn used_bytes(&self, sandbox: &str) -> u64 {
+        match &self.kind {
+            Kind::Plain => 0,
+            Kind::Btrfs(pool) => {
+                pool.used(&self.path(Disk::Workspace, sandbox)).unwrap_or_default()
+            }
+            Kind::Images(images) => images.used(sandbox),
         }
-        btrfs::used(&self.path(disk, sandbox)).unwrap_or_default()
     }
 
-    /// Unmounts a pool that nothing uses; the loop device goes with it. Busy is fine: sandboxes run.
+    /// Unmounts what nothing uses; loop devices go with it. Busy is fine: sandboxes run.
     pub(crate) fn close(&self) {
-        if self.btrfs {
-            let _ = rustix::mount::unmount(&self.dir, rustix::mount::UnmountFlags::empty());
+        match &self.kind {
+            Kind::Plain => {}
+            Kind::Btrfs(pool) => pool.close(),
+            Kind::Images(images) => {
+                images.names().unwrap_or_default().iter().for_each(|name| images.unmount(name));
+            }
         }
     }
+}
+
+/// Whether what is mounted there takes no more writes.
+fn is_read_only(dir: &Path) -> bool {
+    let flags = rustix::fs::statvfs(dir).map(|stat| stat.f_flag);
+    flags.is_ok_and(|flags| flags.contains(rustix::fs::StatVfsMountFlags::RDONLY))
 }

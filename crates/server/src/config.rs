@@ -105,8 +105,26 @@ pub struct Ceiling {
 pub struct Disk {
     pub gb_default: u32,
     pub gb_max: u32,
+    pub kind: DiskKind,
     /// Size of the file that holds all sandboxes, where a file is needed.
     pub pool_gb: Option<u32>,
+    /// What the host keeps free.
+    pub reserve_mib: u64,
+    /// Of each sandbox.
+    pub io_bytes_per_second: Option<u64>,
+    pub io_operations_per_second: Option<u64>,
+}
+
+/// What the disks of sandboxes are.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DiskKind {
+    /// The best that the host has.
+    #[default]
+    Auto,
+    Btrfs,
+    Image,
+    Plain,
 }
 
 /// Which container images may be had, and how registries are reached.
@@ -247,7 +265,15 @@ impl Default for Ceiling {
 
 impl Default for Disk {
     fn default() -> Self {
-        Self { gb_default: 5, gb_max: 20, pool_gb: None }
+        Self {
+            gb_default: 5,
+            gb_max: 20,
+            kind: DiskKind::Auto,
+            pool_gb: None,
+            reserve_mib: 1024,
+            io_bytes_per_second: None,
+            io_operations_per_second: None,
+        }
     }
 }
 

@@ -16,7 +16,14 @@ const FREE_BYTES_MIN: u64 = 5 << 30;
 /// Checks the host for what sandboxes need, and for what makes them weaker.
 pub fn check_host(data_dir: &Path) -> Vec<Row> {
     let mut rows = vec![kernel(), root(), groups(), limits_of_groups(), file_systems(), tools()];
-    rows.extend([free_space(data_dir), swap(), core_dumps(), process_numbers(), open_files()]);
+    rows.extend([
+        free_space(data_dir),
+        disk_pool(data_dir),
+        swap(),
+        core_dumps(),
+        process_numbers(),
+        open_files(),
+    ]);
     rows.extend([huge_pages(), processor(), python()]);
     rows
 }
@@ -158,6 +165,17 @@ fn free_space(data_dir: &Path) -> Row {
     let hint = "make room, or set data_dir to a larger file system";
     let checked = if free >= FREE_BYTES_MIN { Ok(seen) } else { Err((Outcome::Weak, seen, hint)) };
     row("disk", "free space for the data directory", checked)
+}
+
+fn disk_pool(data_dir: &Path) -> Row {
+    let seen = crate::pool::describe(data_dir);
+    let hint = "with btrfs or ext4 and loop devices, a new data directory gets another kind";
+    let checked = match seen {
+        Some((seen, true)) => Ok(seen.to_owned()),
+        Some((seen, false)) => Err((Outcome::Weak, seen.to_owned(), hint)),
+        None => Ok("none yet: the first start makes one".to_owned()),
+    };
+    row("disk pool", "its kind, and whether it enforces disk_gb", checked)
 }
 
 fn swap() -> Row {

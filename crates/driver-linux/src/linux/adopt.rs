@@ -16,7 +16,6 @@ use super::stored::{End, Stored, Tomb};
 use super::{Entry, Inner, LinuxDriver};
 use crate::incarnation;
 use crate::plan::RunRecord;
-use crate::pool::Disk;
 use crate::run_record;
 
 /// How many guests are spoken to at once.
@@ -151,7 +150,8 @@ impl Inner {
         let ended = self.ended(record);
         self.clear(&bare, record);
         let end = End { reason, stopping: None, last: Some(ended.clone().into()) };
-        let flushed = self.pool.sync(Disk::Workspace, &bare);
+        let flushed = self.pool.sync(&bare);
+        self.pool.rest(&bare);
         let same_boot = record.boot_id == self.boot_id;
         let kept = if same_boot { self.keep_upper(&bare) } else { Ok(()) };
         let noted = killed.and(flushed).and(kept).and_then(|()| self.note_end(&bare, &end));

@@ -41,6 +41,7 @@ impl LinuxDriver {
 
     /// What a sandbox changed; for reading when it has stopped.
     pub(crate) fn upper_of(&self, id: SandboxId) -> PathBuf {
+        self.inner.readable_disks(id);
         self.inner.pool.path(Disk::Upper, &id.bare()).join("upper")
     }
 }

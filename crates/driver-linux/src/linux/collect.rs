@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use driver::Collected;
@@ -16,7 +17,9 @@ use model::{Result, SandboxId};
 use super::{Inner, LinuxDriver, layout};
 use crate::cgroup::{self, Removed};
 use crate::incarnation::wait_until_empty;
-use crate::pool::Disk;
+
+/// How often the host's free space is looked at.
+const HOST_LOOKS: Duration = Duration::from_secs(1);
 
 /// What was nobody's at the last look. Something goes when it was nobody's twice: what ended between
 /// two looks is somebody's by the second.
@@ -38,6 +41,21 @@ impl LinuxDriver {
         let inner = Arc::clone(&self.inner);
         let forgotten = tokio::task::spawn_blocking(move || inner.collect_tombstones());
         Ok(forgotten.await.context("forget tombstones")??)
+    }
+
+    /// Keeps sandboxes from filling the host, until the driver closes.
+    pub(super) fn watch_host(&self) {
+        let inner = Arc::clone(&self.inner);
+        self.inner.tasks.spawn(async move {
+            loop {
+                tokio::select! {
+                    () = inner.cancel.cancelled() => break,
+                    () = tokio::time::sleep(HOST_LOOKS) => {}
+                }
+                let looking = Arc::clone(&inner);
+                let _ = tokio::task::spawn_blocking(move || looking.pool.watch_host()).await;
+            }
+        });
     }
 
     /// Before anybody uses anything: the uids of guests that nobody owns are not given out again.
@@ -65,6 +83,8 @@ impl Inner {
         collected.disks += told("collect deletions", self.collect_deleting());
         collected.disks += told("collect disks", self.collect_disks());
         told("collect files", self.collect_files());
+        let is_used = |name: &str| self.has_guest(name.strip_suffix("-m").unwrap_or(name));
+        told("sweep the disk pool", self.pool.sweep(&is_used));
         let in_use = |name: &model::TemplateName, digest: &str| {
             let live = self.live();
             let uses = |entry: &super::Entry| {
@@ -139,7 +159,7 @@ impl Inner {
             }
             let gone = match name.strip_suffix("-m") {
                 // Busy while its guest lives, which has no cgroup that is ours for long.
-                Some(_) => self.pool.remove(Disk::Upper, &name),
+                Some(_) => self.pool.remove(&name),
                 None => self.finish_delete(&name),
             };
             match gone {

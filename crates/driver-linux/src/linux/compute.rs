@@ -20,7 +20,6 @@ use crate::cgroup;
 use crate::egress::{Access, EgressHandle, Sockets};
 use crate::incarnation;
 use crate::plan::RunRecord;
-use crate::pool::Disk;
 use crate::template::Built;
 
 /// How long a fresh guest may take to answer.
@@ -46,8 +45,8 @@ impl Running {
 impl LinuxDriver {
     pub(super) async fn create_sandbox(&self, launch: Launch) -> Result<Observed> {
         let Launch { spec, policy } = launch;
-        let built = self.inner.templates.get(&spec.template)?;
-        let built = built.ok_or_else(|| not_built(&spec))?;
+        self.inner.pool.check_room()?;
+        let built = self.inner.templates.get(&spec.template)?.ok_or_else(|| not_built(&spec))?;
         let stored = Stored::new(spec, built.template.digest.clone());
         self.create_on(stored, built, policy).await
     }
@@ -59,7 +58,7 @@ impl LinuxDriver {
         policy: Policy,
     ) -> Result<Observed> {
         let id = stored.spec.id;
-        if self.inner.warm().is_taken(id) {
+        if self.fits(id, &stored.spec.limits).await {
             return self.create_from_warm(stored, built, policy).await;
         }
         let order = self.inner.order(stored.clone(), built, policy)?;
@@ -392,8 +391,9 @@ impl Inner {
     /// The workspace is on the disk, then the reason is, then the run record goes.
     pub(super) fn finish_stop(&self, id: SandboxId, reason: EndReason) -> anyhow::Result<()> {
         let bare = id.bare();
-        self.pool.sync(Disk::Workspace, &bare)?;
+        self.pool.sync(&bare)?;
         self.keep_upper(&bare)?;
+        self.pool.rest(&bare);
         let last = self.live().get(&id).and_then(|entry| entry.ended.clone());
         self.note_end(&bare, &End { reason, stopping: None, last: last.map(Into::into) })
     }

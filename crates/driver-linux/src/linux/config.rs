@@ -25,8 +25,6 @@ pub struct LinuxConfig {
     /// What to run as the keeper: a program and its first arguments; `--data-dir DIR` is added.
     pub keeper_command: Vec<PathBuf>,
     pub disk: DiskConfig,
-    /// Bound of a root file system's writable part.
-    pub upper_gb: u32,
     /// Named egress policies; a sandbox that is adopted gets its own from here.
     pub policies: BTreeMap<PolicyName, Policy>,
     pub egress: EgressConfig,
@@ -50,7 +48,6 @@ impl LinuxConfig {
             data_dir,
             keeper_command,
             disk: DiskConfig::default(),
-            upper_gb: 20,
             policies: BTreeMap::new(),
             egress: EgressConfig::default(),
             warm: BTreeMap::new(),

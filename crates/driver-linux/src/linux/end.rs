@@ -63,6 +63,7 @@ impl LinuxDriver {
         let inner = Arc::clone(&self.inner);
         let end = End { reason, stopping: None, last: Some(last.clone().into()) };
         let noted = tokio::task::spawn_blocking(move || {
+            inner.pool.rest(&id.bare());
             inner.keep_upper(&id.bare()).and(inner.note_end(&id.bare(), &end))
         });
         let noted = noted.await;

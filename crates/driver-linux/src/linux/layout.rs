@@ -111,6 +111,11 @@ impl Layout {
         self.sandbox(bare).join("end.json")
     }
 
+    /// The boot of the kernel in which its upper was last written to.
+    pub(crate) fn boot(&self, bare: &str) -> PathBuf {
+        self.sandbox(bare).join("boot")
+    }
+
     /// Locked by servers without the lease while they use the sandbox.
     pub(crate) fn in_use(&self, bare: &str) -> PathBuf {
         self.sandbox(bare).join("in-use")

@@ -69,8 +69,9 @@ impl Inner {
         let path = self.layout.maintenance(&bare);
         // What a crash left: its guest would write to the workspace beside ours.
         self.end_recorded(&bare, &path)?;
-        self.pool.remove(Disk::Upper, &name)?;
+        self.pool.remove(&name)?;
         self.pool.create_upper(&name, 1)?;
+        self.pool.ready(&bare)?;
         let mut plan = plan_of(&self.layout, built, &name, stored.spec.limits)?;
         plan.uid_base = self.slots().take()?;
         plan.root.upper = self.pool.path(Disk::Upper, &name);
@@ -84,15 +85,17 @@ impl Inner {
             .and_then(|_| run_record::read(&path)?.context("the launcher left no run record"));
         if record.is_err() {
             self.abandon(&bare, &path, uid_base);
-            self.pool.remove(Disk::Upper, &name)?;
+            self.pool.remove(&name)?;
+            self.pool.rest(&bare);
         }
         record
     }
 
     fn end_maintenance(&self, bare: &str) -> anyhow::Result<()> {
         self.end_recorded(bare, &self.layout.maintenance(bare))?;
-        let flushed = self.pool.sync(Disk::Workspace, bare);
-        self.pool.remove(Disk::Upper, &upper_name(bare))?;
+        let flushed = self.pool.sync(bare);
+        self.pool.rest(bare);
+        self.pool.remove(&upper_name(bare))?;
         flushed
     }
 }

@@ -10,7 +10,7 @@ use super::layout::{self, HOSTNAME, Layout};
 use super::stored::Stored;
 use super::{Inner, bare};
 use crate::egress::Sockets;
-use crate::plan::{GuestPlan, LaunchPlan, RootPlan, RunRecord};
+use crate::plan::{GuestPlan, IoLimit, LaunchPlan, RootPlan, RunRecord};
 use crate::pool::Disk;
 use crate::template::Built;
 
@@ -59,11 +59,19 @@ impl Inner {
             let user = self.privilege.on_disk(order.built.uid);
             self.pool.create(&bare, order.stored.spec.limits.disk_gb, user)?;
         } else {
-            self.ready_upper(order, &bare)?;
+            self.ready_disks(order, &bare)?;
         }
         let record = place.dir.join("run.json");
         let plan = self.plan(order, &bare, record.clone())?;
-        let (_, sockets) = self.keeper.launch(plan)?;
+        let disk_gb = order.stored.spec.limits.disk_gb;
+        if !place.fresh {
+            self.pool.begin_start(&bare, disk_gb)?;
+        }
+        let launched = self.keeper.launch(plan);
+        if !place.fresh {
+            self.pool.end_start(&bare, disk_gb)?;
+        }
+        let (_, sockets) = launched?;
         let record = crate::run_record::read(&record)?;
         let record = record.context("the launcher left no run record")?;
         if !place.fresh {
@@ -74,18 +82,20 @@ impl Inner {
 
     /// An upper that skipped flushing is whole as long as this boot lasts; after another boot its
     /// content is anybody's guess and it begins anew.
-    fn ready_upper(&self, order: &Order, bare: &str) -> anyhow::Result<()> {
+    fn ready_disks(&self, order: &Order, bare: &str) -> anyhow::Result<()> {
+        self.pool.ready(bare)?;
         let upper = self.pool.path(Disk::Upper, bare);
         let mark = upper.join("work/work/incompat/volatile");
         if mark.exists() {
             std::fs::remove_dir_all(&mark).context("forget the volatile mark")?;
         }
-        let boot = upper.join("boot");
-        let same_boot = std::fs::read_to_string(&boot).is_ok_and(|text| text == self.boot_id);
-        if order.is_volatile() && !same_boot {
-            self.pool.remove(Disk::Upper, bare)?;
+        // Older servers noted it in the upper.
+        let marks = [self.layout.boot(bare), upper.join("boot")];
+        let noted = |mark| std::fs::read_to_string(mark).is_ok_and(|text| text == self.boot_id);
+        if order.is_volatile() && !marks.into_iter().any(noted) {
+            self.pool.remove_upper(bare)?;
         }
-        self.pool.create_upper(bare, self.upper_gb)
+        self.pool.create_upper(bare, order.stored.spec.limits.disk_gb)
     }
 
     fn plan(&self, order: &Order, bare: &str, record: PathBuf) -> anyhow::Result<LaunchPlan> {
@@ -99,7 +109,23 @@ impl Inner {
         plan.guest.agents = Some(self.guest_programs.agents.clone());
         plan.egress = !order.policy.is_closed();
         plan.record = record;
+        plan.io = self.io_limit(bare);
         Ok(plan)
+    }
+}
+
+impl Inner {
+    /// `None` where nothing is to be bounded, or nothing can be.
+    fn io_limit(&self, bare: &str) -> Option<IoLimit> {
+        let (bytes, operations) = (self.disk.bytes_per_second, self.disk.operations_per_second);
+        if bytes.or(operations).is_none() || !self.hierarchy.bounds_io() {
+            return None;
+        }
+        Some(IoLimit {
+            device: self.pool.device(bare)?,
+            bytes_per_second: bytes,
+            operations_per_second: operations,
+        })
     }
 }
 

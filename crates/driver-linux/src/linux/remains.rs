@@ -14,7 +14,6 @@ use super::{Entry, Inner};
 use crate::cgroup::Removed;
 use crate::incarnation;
 use crate::plan::RunRecord;
-use crate::pool::Disk;
 use crate::run_record;
 
 /// How long the end of a sandbox is told of after it is gone (ruling 7).
@@ -105,8 +104,7 @@ impl Inner {
     /// Notes that the upper was written to in this boot of the kernel only: however its compute ended,
     /// what it holds is whole until the next boot.
     pub(super) fn keep_upper(&self, bare: &str) -> anyhow::Result<()> {
-        let mark = self.pool.path(Disk::Upper, bare).join("boot");
-        std::fs::write(mark, &self.boot_id).context("note the boot")
+        std::fs::write(self.layout.boot(bare), &self.boot_id).context("note the boot")
     }
 
     /// Writes why compute ended, then forgets that there was any.
@@ -169,8 +167,7 @@ impl Inner {
         // Of a server that died before it had ended them.
         self.end_recorded(bare, &dir.join("run.json"))?;
         self.end_recorded(bare, &dir.join("maintenance.json"))?;
-        self.pool.remove(Disk::Upper, bare)?;
-        self.pool.remove(Disk::Workspace, bare)?;
+        self.pool.remove(bare)?;
         match std::fs::remove_dir_all(dir) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 Err(error).context("remove the sandbox's files")

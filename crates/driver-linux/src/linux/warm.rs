@@ -25,7 +25,6 @@ use super::compute::{Running, start_program};
 use super::order::{Place, environment};
 use super::stored::Stored;
 use super::{Inner, LinuxDriver, layout};
-use crate::pool::Disk;
 use crate::template::Built;
 
 /// How long a taken member waits for its `create`.
@@ -85,10 +84,6 @@ impl Warm {
         if let Some((member, _)) = self.taken.remove(&id) {
             self.waiting.entry(member.template.clone()).or_default().push_front(member);
         }
-    }
-
-    pub(super) fn is_taken(&self, id: SandboxId) -> bool {
-        self.taken.contains_key(&id)
     }
 
     /// The incarnations of all that wait or were taken.
@@ -212,6 +207,7 @@ impl LinuxDriver {
         let built = built.ok_or_else(|| Error::unavailable("the template is not built"))?;
         let id = SandboxId::generate();
         self.inner.warm().making = Some(id);
+        self.inner.pool.check_room()?;
         let limits = built.template.limits;
         let digest = built.template.digest.clone();
         let stored = Stored::new(placeholder(id, template, limits), digest.clone());
@@ -246,6 +242,24 @@ impl LinuxDriver {
         if let Err(error) = gone.await.context("discard").and_then(|gone| gone) {
             tracing::warn!(sandbox.id = %id, error = format!("{error:#}"), "left for the sweep");
         }
+    }
+
+    /// A member that was taken for a `create` of this size. One whose disk is of another and stays so
+    /// is given up for a launch of the same id.
+    pub(super) async fn fits(&self, id: SandboxId, limits: &Limits) -> bool {
+        let misfit = {
+            let mut warm = self.inner.warm();
+            let Some((member, _)) = warm.taken.get(&id) else { return false };
+            let same = member.limits.disk_gb == limits.disk_gb;
+            if same || self.inner.pool.changes_limits() {
+                return true;
+            }
+            warm.claimed(id)
+        };
+        if let Some(member) = misfit {
+            self.discard(member).await;
+        }
+        false
     }
 
     /// `create` with a sandbox that waits: everything but the launch.
@@ -309,7 +323,7 @@ impl Inner {
             self.hierarchy.limit(&incarnation, limits)?;
         }
         if limits.disk_gb != had.disk_gb {
-            self.pool.set_limit(Disk::Workspace, &bare, limits.disk_gb)?;
+            self.pool.set_limit(&bare, limits.disk_gb)?;
         }
         Ok(())
     }

@@ -1,91 +1,236 @@
-//! btrfs by its ioctls: subvolumes with limits of simple quotas (kernel 6.7 and later).
+//! Disks as subvolumes of btrfs with simple quotas (kernel 6.7 and later): made, bounded and destroyed
+//! in O(1).
+//!
+//! ```text
+//!  0/UPPER ───────┐
+//!                 ├─► 1/WORKSPACE: the limit of one sandbox ──► 2/POOL: what the host has left
+//!  0/WORKSPACE ───┘
+//! ```
+//!
+//! The groups of what is gone are empty once the kernel has freed it, and the next sweep removes them.
 
-use std::ffi::{CStr, CString};
+use std::ffi::CStr;
 use std::fs::{self, File};
 use std::io;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, bail};
 use rustix::mount::MountFlags;
 
 use super::loop_device;
-use crate::sys;
 
-const IOC_SUBVOL_CREATE: u64 = 0x5000_940E;
-const IOC_SNAP_DESTROY: u64 = 0x5000_940F;
-const IOC_QUOTA_CTL: u64 = 0xC010_9428;
-const IOC_QGROUP_LIMIT: u64 = 0x8030_942B;
-const IOC_INO_LOOKUP: u64 = 0xD000_9412;
-const IOC_FS_INFO: u64 = 0x8400_941F;
-/// The root directory of every subvolume.
-const FIRST_OBJECT: u64 = 256;
-const QUOTA_ENABLE_SIMPLE: u64 = 4;
-const LIMIT_MAX_REFERENCED: u64 = 1;
+mod chunks;
+mod ioctl;
+
 const MAGIC: u64 = 0x9123_683E;
 const SMALLEST_POOL: u64 = 256 << 20;
+const LEVEL_SANDBOX: u64 = 1 << 48;
+const LEVEL_POOL: u64 = 2 << 48;
+const NUMBERS: u64 = (1 << 48) - 1;
+const QUOTA_TREE: u64 = 8;
+const RELATION: u32 = 246;
+/// For the few files that a start makes in a sandbox that is full.
+const ROOM_BYTES: u64 = 16 << 20;
 
-/// `struct btrfs_ioctl_vol_args`.
-#[repr(C)]
-struct VolumeArgs {
-    fd: i64,
-    name: [u8; 4088],
+/// An open pool of this kind.
+#[derive(Debug)]
+pub(super) struct Btrfs {
+    dir: PathBuf,
+    /// The file it is in; none when the data directory is on btrfs itself.
+    image: Option<PathBuf>,
+    /// Where the kernel shows its groups.
+    groups: PathBuf,
+    /// The group of all sandboxes.
+    all: u64,
+    /// Held while a group is made and filled: an empty one is anybody's to remove.
+    filling: Mutex<()>,
+    /// Bytes of the bookkeeping that the host has set aside.
+    held_bytes: AtomicU64,
 }
 
-/// `struct btrfs_ioctl_quota_ctl_args`.
-#[repr(C)]
-struct QuotaArgs {
-    command: u64,
-    status: u64,
-}
-
-/// `struct btrfs_ioctl_qgroup_limit_args`.
-#[repr(C)]
-struct LimitArgs {
-    group: u64,
-    flags: u64,
-    max_referenced: u64,
-    max_exclusive: u64,
-    reserved_referenced: u64,
-    reserved_exclusive: u64,
-}
-
-/// `struct btrfs_ioctl_ino_lookup_args`.
-#[repr(C)]
-struct LookupArgs {
-    tree: u64,
-    object: u64,
-    name: [u8; 4080],
-}
-
-/// `struct btrfs_ioctl_fs_info_args`.
-#[repr(C)]
-struct FsInfo {
-    numbers: [u64; 2],
-    fsid: [u8; 16],
-    rest: [u8; 992],
-}
-
-/// Mounts the file system in `image` at `dir`, making it first when it is absent.
-pub(super) fn mount(image: &Path, dir: &Path, bytes: Option<u64>) -> anyhow::Result<()> {
-    if is_btrfs(dir)? {
-        return Ok(());
+impl Btrfs {
+    /// Uses the file system that `dir` is on, when it is btrfs and not the pool's own.
+    pub(super) fn native(dir: &Path, data_dir: &Path) -> anyhow::Result<Option<Self>> {
+        if !is_btrfs(dir)? || !is_btrfs(data_dir)? || !same_file_system(dir, data_dir)? {
+            return Ok(None);
+        }
+        Self::open(dir, None).map(Some)
     }
-    if !image.exists() {
-        make(image, bytes)?;
+
+    /// Mounts the file system in `image` at `dir`, making it first when it is absent.
+    pub(super) fn mounted(image: &Path, dir: &Path, bytes: Option<u64>) -> anyhow::Result<Self> {
+        // One that had to stop writing is of use again once it was put away; if nothing uses it.
+        if is_btrfs(dir)? && super::is_read_only(dir) {
+            let _ = rustix::mount::unmount(dir, rustix::mount::UnmountFlags::empty());
+        }
+        let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOATIME;
+        if is_btrfs(dir)? {
+            // Of a server before us, perhaps with options of its own.
+            let _ = rustix::mount::mount_remount(dir, flags, OPTIONS);
+            return Self::open(dir, Some(image.to_owned()));
+        }
+        if !image.exists() {
+            make(image, bytes)?;
+        }
+        let (device, _open) = loop_device::attach(image)?;
+        rustix::mount::mount(&device, dir, "btrfs", flags, OPTIONS).context("mount the pool")?;
+        Self::open(dir, Some(image.to_owned()))
     }
-    let (device, _open) = loop_device::attach(image)?;
-    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOATIME;
-    rustix::mount::mount(&device, dir, "btrfs", flags, None::<&CStr>).context("mount the pool")?;
-    let root = File::open(dir).context("open the pool")?;
-    let mut quota = QuotaArgs { command: QUOTA_ENABLE_SIMPLE, status: 0 };
-    sys::ioctl(&root, IOC_QUOTA_CTL, &mut quota)
-        .context("turn on simple quotas (kernel 6.7 or later)")
+
+    fn open(dir: &Path, image: Option<PathBuf>) -> anyhow::Result<Self> {
+        let root = File::open(dir).context("open the pool")?;
+        ioctl::enable_quotas(&root).context("turn on simple quotas (kernel 6.7 or later)")?;
+        let fsid = ioctl::fsid(&root).context("name the pool")?;
+        let shown = PathBuf::from(format!("/sys/fs/btrfs/{fsid}"));
+        // Several data directories may be on one file system.
+        let tree = ioctl::tree_of(dir).context("find the pool's subvolume")?;
+        let number = root.metadata().context("look at the pool")?.ino() ^ (tree << 24);
+        let all = LEVEL_POOL | (number & NUMBERS);
+        ioctl::create_group(&root, all).context("make the pool's group")?;
+        if image.is_some() {
+            // Bookkeeping is set aside on the host, so not more than needed at a time.
+            let _ = fs::write(shown.join("allocation/metadata/chunk_size"), "268435456");
+        }
+        let pool = Self {
+            dir: dir.to_owned(),
+            image,
+            groups: shown.join("qgroups"),
+            all,
+            filling: Mutex::new(()),
+            held_bytes: AtomicU64::new(0),
+        };
+        pool.bound_all(None).context("bound the pool")?;
+        Ok(pool)
+    }
+
+    pub(super) fn is_native(&self) -> bool {
+        self.image.is_none()
+    }
+
+    fn root(&self) -> io::Result<File> {
+        File::open(&self.dir)
+    }
+
+    pub(super) fn create(path: &Path) -> io::Result<()> {
+        ioctl::create_subvolume(path)
+    }
+
+    pub(super) fn remove(path: &Path) -> io::Result<()> {
+        ioctl::destroy_subvolume(path)
+    }
+
+    /// One bound for both disks of a sandbox.
+    pub(super) fn bound(&self, upper: &Path, workspace: &Path, bytes: u64) -> io::Result<()> {
+        let root = self.root()?;
+        let workspace = ioctl::tree_of(workspace)?;
+        let upper = ioctl::tree_of(upper)?;
+        let group = LEVEL_SANDBOX | workspace;
+        {
+            let _one_at_a_time = self.filling.lock().expect("no holder of this lock panics");
+            ioctl::create_group(&root, group)?;
+            ioctl::assign(&root, workspace, group)?;
+        }
+        ioctl::assign(&root, upper, group)?;
+        ioctl::assign(&root, group, self.all)?;
+        ioctl::limit(&root, group, Some(bytes))
+    }
+
+    /// A bound for a disk that has no other one beside it.
+    pub(super) fn bound_alone(&self, path: &Path, bytes: u64) -> io::Result<()> {
+        let group = ioctl::tree_of(path)?;
+        ioctl::limit(&self.root()?, group, Some(bytes))
+    }
+
+    /// Bounds a sandbox a little less tightly, so that a full one can be started.
+    pub(super) fn make_room(&self, upper: &Path, workspace: &Path, bytes: u64) -> io::Result<()> {
+        self.bound(upper, workspace, bytes + ROOM_BYTES)
+    }
+
+    /// Bytes of both disks, as their limit counts them.
+    pub(super) fn used(&self, workspace: &Path) -> io::Result<u64> {
+        self.referenced(LEVEL_SANDBOX | ioctl::tree_of(workspace)?)
+    }
+
+    /// Bytes of all sandboxes.
+    pub(super) fn used_by_all(&self) -> io::Result<u64> {
+        self.referenced(self.all)
+    }
+
+    pub(super) fn bound_all(&self, bytes: Option<u64>) -> io::Result<()> {
+        ioctl::limit(&self.root()?, self.all, bytes)
+    }
+
+    fn referenced(&self, group: u64) -> io::Result<u64> {
+        let name = format!("{}_{}/referenced", group >> 48, group & NUMBERS);
+        let text = fs::read_to_string(self.groups.join(name))?;
+        text.trim().parse().map_err(|_| io::ErrorKind::InvalidData.into())
+    }
+
+    /// Removes the groups of what is gone.
+    pub(super) fn remove_empty_groups(&self) -> io::Result<()> {
+        let root = self.root()?;
+        // First those of subvolumes. The kernel removes them too, but not those that it finds in use when
+        // it looks; it refuses where the subvolume is still there.
+        for entry in fs::read_dir(&self.groups)? {
+            let name = entry?.file_name();
+            let number = name.to_string_lossy().strip_prefix("0_").and_then(|n| n.parse().ok());
+            if let Some(group) = number
+                && self.referenced(group).is_ok_and(|bytes| bytes == 0)
+            {
+                let _ = ioctl::destroy_group(&root, group);
+            }
+        }
+        let relations = ioctl::items(&root, QUOTA_TREE, self.all, RELATION)?;
+        let _nobody_fills_one = self.filling.lock().expect("no holder of this lock panics");
+        for group in relations.into_iter().map(|item| item.offset) {
+            // What is not empty after all is busy.
+            if group >> 48 == 1 && self.referenced(group).is_ok_and(|bytes| bytes == 0) {
+                let _ = ioctl::destroy_group(&root, group);
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the host set aside what the pool's bookkeeping lies on.
+    pub(super) fn hold_bookkeeping(&self) -> io::Result<()> {
+        let Some(image) = &self.image else { return Ok(()) };
+        let root = self.root()?;
+        let bytes = chunks::bookkeeping_bytes(&root)?;
+        if self.held_bytes.load(Ordering::Relaxed) != bytes {
+            chunks::hold_bookkeeping(&root, image)?;
+            self.held_bytes.store(bytes, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Gives the host back what sandboxes no longer use.
+    pub(super) fn trim(&self) -> io::Result<()> {
+        if self.is_native() { Ok(()) } else { chunks::trim_data(&self.root()?) }
+    }
+
+    /// Unmounts what was mounted for it, if nothing uses it.
+    pub(super) fn close(&self) {
+        if !self.is_native() {
+            let _ = rustix::mount::unmount(&self.dir, rustix::mount::UnmountFlags::empty());
+        }
+    }
 }
+
+/// What is free is given back by us, and not where bookkeeping lies.
+const OPTIONS: &CStr = c"nodiscard";
 
 fn is_btrfs(dir: &Path) -> anyhow::Result<bool> {
     let kind = rustix::fs::statfs(dir).context("statfs the pool")?.f_type;
     Ok(u64::try_from(kind).is_ok_and(|kind| kind == MAGIC))
+}
+
+fn same_file_system(one: &Path, other: &Path) -> anyhow::Result<bool> {
+    let fsid = |dir: &Path| ioctl::fsid(&File::open(dir)?);
+    Ok(fsid(one).context("name the pool")? == fsid(other).context("name the file system")?)
 }
 
 /// Made under another name first: a half-made file system must not be taken for one.
@@ -114,56 +259,4 @@ fn make(image: &Path, bytes: Option<u64>) -> anyhow::Result<()> {
     }
     file.sync_all().context("flush the pool file")?;
     fs::rename(&unfinished, image).context("name the pool file")
-}
-
-/// Makes a subvolume that may refer to at most `bytes`.
-pub(super) fn create_subvolume(path: &Path, bytes: u64) -> io::Result<()> {
-    let (parent, mut args) = named(path)?;
-    sys::ioctl(&parent, IOC_SUBVOL_CREATE, &mut args)?;
-    set_limit(path, bytes)
-}
-
-/// Unlinks a subvolume; the kernel frees it in its own time.
-pub(super) fn remove_subvolume(path: &Path) -> io::Result<()> {
-    let (parent, mut args) = named(path)?;
-    sys::ioctl(&parent, IOC_SNAP_DESTROY, &mut args)
-}
-
-pub(super) fn set_limit(path: &Path, bytes: u64) -> io::Result<()> {
-    let volume = File::open(path)?;
-    // Group 0 means the one of the subvolume that the descriptor is in.
-    let mut args = LimitArgs {
-        group: 0,
-        flags: LIMIT_MAX_REFERENCED,
-        max_referenced: bytes,
-        max_exclusive: 0,
-        reserved_referenced: 0,
-        reserved_exclusive: 0,
-    };
-    sys::ioctl(&volume, IOC_QGROUP_LIMIT, &mut args)
-}
-
-/// Bytes that the subvolume refers to, as its limit counts them.
-pub(super) fn used(path: &Path) -> io::Result<u64> {
-    let volume = File::open(path)?;
-    let mut lookup = LookupArgs { tree: 0, object: FIRST_OBJECT, name: [0; 4080] };
-    sys::ioctl(&volume, IOC_INO_LOOKUP, &mut lookup)?;
-    let mut info = FsInfo { numbers: [0; 2], fsid: [0; 16], rest: [0; 992] };
-    sys::ioctl(&volume, IOC_FS_INFO, &mut info)?;
-    let fsid = uuid::Uuid::from_bytes(info.fsid);
-    let file = format!("/sys/fs/btrfs/{fsid}/qgroups/0_{}/referenced", lookup.tree);
-    let text = fs::read_to_string(file)?;
-    text.trim().parse().map_err(|_| io::ErrorKind::InvalidData.into())
-}
-
-fn named(path: &Path) -> io::Result<(File, VolumeArgs)> {
-    let invalid = || io::Error::from(io::ErrorKind::InvalidInput);
-    let parent = File::open(path.parent().ok_or_else(invalid)?)?;
-    let name = path.file_name().ok_or_else(invalid)?.as_encoded_bytes();
-    let name = CString::new(name).map_err(|_| invalid())?;
-    let mut args = VolumeArgs { fd: 0, name: [0; 4088] };
-    for (to, from) in args.name.iter_mut().zip(name.as_bytes()) {
-        *to = *from;
-    }
-    Ok((parent, args))
 }

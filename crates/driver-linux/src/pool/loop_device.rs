@@ -72,6 +72,12 @@ pub(super) fn attach(file: &Path) -> anyhow::Result<(PathBuf, File)> {
     bail!("no free loop device after {ATTEMPTS} attempts")
 }
 
+/// The number of the device over `file`, if there is one.
+pub(super) fn number(file: &Path) -> Option<u64> {
+    let device = attached(&fs::canonicalize(file).ok()?).ok()??;
+    Some(std::os::unix::fs::MetadataExt::rdev(&fs::metadata(device).ok()?))
+}
+
 fn configure(device: &File, backing: &File, path: &Path) -> io::Result<()> {
     use std::os::fd::AsRawFd;
     let fd = u32::try_from(backing.as_raw_fd()).map_err(|_| io::ErrorKind::InvalidInput)?;

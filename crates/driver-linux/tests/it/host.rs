@@ -18,7 +18,9 @@ use model::{Clocks, Limits, Name, Policy, PolicyName, SandboxId, SandboxSpec, Sh
 
 pub(crate) struct Host {
     dir: tempfile::TempDir,
-    disk: DiskKind,
+    pub(crate) disk: DiskConfig,
+    /// Last: what is on it goes before it.
+    _volume: Option<Volume>,
 }
 
 impl Host {
@@ -27,10 +29,20 @@ impl Host {
         Self::with_disk(DiskKind::Btrfs)
     }
 
-    pub(crate) fn with_disk(disk: DiskKind) -> Self {
+    pub(crate) fn with_disk(kind: DiskKind) -> Self {
         private_mounts();
         let dir = tempfile::Builder::new().prefix("bastide").tempdir().unwrap();
-        Self { dir, disk }
+        let disk = DiskConfig { kind, pool_gb: Some(2), ..DiskConfig::default() };
+        Self { dir, disk, _volume: None }
+    }
+
+    /// With its data directory on a file system of its own.
+    pub(crate) fn on_volume(file_system: &str, mib: u64, kind: DiskKind) -> Self {
+        private_mounts();
+        let volume = Volume::new(file_system, mib);
+        let dir = tempfile::Builder::new().prefix("bastide").tempdir_in(volume.path()).unwrap();
+        let disk = DiskConfig { kind, pool_gb: Some(8), ..DiskConfig::default() };
+        Self { dir, disk, _volume: Some(volume) }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -44,7 +56,7 @@ impl Host {
     pub(crate) fn config(&self) -> LinuxConfig {
         let keeper = PathBuf::from(env!("CARGO_BIN_EXE_bastide-keeper"));
         let mut config = LinuxConfig::new(self.path().join("data"), vec![keeper]);
-        config.disk = DiskConfig { kind: self.disk, pool_gb: Some(2) };
+        config.disk = self.disk;
         config.runtime_dir = self.path().join("runtime");
         config
     }
@@ -82,8 +94,47 @@ impl Drop for Host {
                 std::thread::sleep(std::time::Duration::from_millis(5));
             }
         }
-        let _ = Command::new("umount").arg("-l").arg(self.path().join("data/pool")).output();
+        let pool = self.path().join("data/pool");
+        for place in std::fs::read_dir(&pool).into_iter().flatten().flatten() {
+            if place.file_type().is_ok_and(|kind| kind.is_dir()) {
+                let _ = Command::new("umount").arg("-l").arg(place.path()).output();
+            }
+        }
+        let _ = Command::new("umount").arg("-l").arg(pool).output();
     }
+}
+
+/// A file system in a file, mounted for this test's mount namespace only: the kernel lets go of it and
+/// its loop device when the test's processes are gone, also when they were killed.
+struct Volume {
+    dir: tempfile::TempDir,
+}
+
+impl Volume {
+    fn new(file_system: &str, mib: u64) -> Self {
+        let dir = tempfile::Builder::new().prefix("bastide-volume").tempdir().unwrap();
+        let (image, place) = (dir.path().join("image"), dir.path().join("mounted"));
+        std::fs::File::create(&image).unwrap().set_len(mib << 20).unwrap();
+        std::fs::create_dir(&place).unwrap();
+        succeed(Command::new(format!("mkfs.{file_system}")).arg("-q").arg(&image));
+        succeed(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&place));
+        Self { dir }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.dir.path().join("mounted")
+    }
+}
+
+impl Drop for Volume {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.path()).output();
+    }
+}
+
+pub(crate) fn succeed(command: &mut Command) {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
 fn remove_below(dir: &Path) -> bool {

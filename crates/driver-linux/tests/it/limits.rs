@@ -77,4 +77,39 @@ mod needs_root {
         assert_eq!((exit.id, exit.reason), (spec.id, EndReason::Oom));
         driver.close().await;
     }
+
+    /// Reads and writes that go past the page cache. What goes through it is written by the kernel, for
+    /// nobody in particular where the controller is that of version 1.
+    #[tokio::test]
+    async fn a_disk_is_read_and_written_no_faster_than_that() {
+        let mut host = Host::new();
+        host.disk.bytes_per_second = Some(8 << 20);
+        is_slow(&host.driver().await).await;
+    }
+
+    #[tokio::test]
+    async fn an_image_is_read_and_written_no_faster_than_that() {
+        let mut host = Host::with_disk(driver_linux::DiskKind::Image);
+        host.disk.bytes_per_second = Some(8 << 20);
+        is_slow(&host.driver().await).await;
+    }
+
+    async fn is_slow(driver: &driver_linux::LinuxDriver) {
+        let id = create(driver).await.id;
+        let (code, text) = run(driver, id, "head -c 24M /dev/urandom > /workspace/one; sync").await;
+        assert_eq!((code, text.as_str()), (0, ""));
+        for command in [
+            "dd if=/workspace/one of=/dev/null bs=1M iflag=direct",
+            "dd if=/dev/zero of=/workspace/two bs=1M count=24 oflag=direct",
+        ] {
+            let started = tokio::time::Instant::now();
+            let (code, text) = run(driver, id, &format!("{command} 2>&1")).await;
+            let took = started.elapsed();
+            assert_eq!(code, 0, "{text}");
+            // 3 s, less what the kernel lets through at the beginning.
+            assert!(took.as_millis() > 1500, "{command}: {took:?}");
+        }
+        driver.remove(id, EndReason::UserRequest).await.unwrap();
+        driver.clone().close().await;
+    }
 }

@@ -1,7 +1,9 @@
 //! The Linux driver against a real kernel.
 
+mod disks;
 mod doctor;
 mod egress;
+mod full_host;
 mod host;
 mod limits;
 mod restart;

@@ -44,6 +44,12 @@ impl Config {
             "disk.gb_default: must be 1 to disk.gb_max ({})",
             self.disk.gb_max
         );
+        for (key, limit) in [
+            ("disk.io_bytes_per_second", self.disk.io_bytes_per_second),
+            ("disk.io_operations_per_second", self.disk.io_operations_per_second),
+        ] {
+            ensure!(limit != Some(0), "{key}: must be at least 1");
+        }
         for (template, count) in &self.warm {
             ensure!(*count <= WARM_MAX, "warm.{template}: at most {WARM_MAX}");
         }

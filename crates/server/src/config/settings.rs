@@ -129,11 +129,35 @@ pub const SETTINGS: &[Setting] = &[
     ),
     value("disk.gb_default", "GIB", "`5`", "`disk_gb` of a sandbox that does not say it"),
     value("disk.gb_max", "GIB", "`20`", "The largest `disk_gb`; more is 400"),
+    text(
+        "disk.kind",
+        "KIND",
+        "`auto`",
+        "What disks are: `btrfs`, `image`, `plain` (without a limit), or the first of them that works here; decided at the first start of a data directory",
+    ),
     value(
         "disk.pool_gb",
         "GIB",
         "most of what is free",
         "Size of the file that holds all sandboxes, where the file system needs one",
+    ),
+    value(
+        "disk.reserve_mib",
+        "MIB",
+        "`1024`",
+        "What the host keeps free; with less, create answers 507 and sandboxes find their disks full",
+    ),
+    value(
+        "disk.io_bytes_per_second",
+        "BYTES",
+        "no limit",
+        "How much each sandbox may read from its disk in a second, and write to it; see docs/limits.md for what is not counted",
+    ),
+    value(
+        "disk.io_operations_per_second",
+        "N",
+        "no limit",
+        "How often each sandbox may read from its disk in a second, and write to it",
     ),
     value(
         "pool.max_sandboxes",
