@@ -9,6 +9,7 @@ mod crashes;
 mod doctor;
 mod egress;
 mod files;
+mod images;
 mod operator;
 mod ordinary;
 mod ports;

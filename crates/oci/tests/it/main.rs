@@ -4,3 +4,4 @@ mod archives;
 mod double;
 mod layers;
 mod pulls;
+mod tls;

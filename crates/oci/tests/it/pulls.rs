@@ -37,7 +37,7 @@ fn login(user: &str, password: &str) -> Credentials {
 }
 
 /// An image of one layer under `:main`; gives the digest of its manifest.
-fn publish(double: &Double) -> String {
+pub(crate) fn publish(double: &Double) -> String {
     let layer = double.blob(LAYER.to_vec());
     let config = json!({
         "architecture": arch(), "os": "linux",
