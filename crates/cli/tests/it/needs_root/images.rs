@@ -25,6 +25,8 @@ fn tar(files: &[(String, u32, Vec<u8>)]) -> Vec<u8> {
         let mut header = tar::Header::new_gnu();
         header.set_size(bytes.len() as u64);
         header.set_mode(*mode);
+        header.set_uid(0);
+        header.set_gid(0);
         header.set_mtime(0);
         tar.append_data(&mut header, name, bytes.as_slice()).unwrap();
     }
