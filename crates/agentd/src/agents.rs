@@ -15,6 +15,7 @@ mod opencode;
 mod questions;
 #[cfg(test)]
 mod recordings;
+mod servers;
 
 use std::sync::Arc;
 

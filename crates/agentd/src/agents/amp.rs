@@ -248,3 +248,5 @@ async fn next_line(running: &mut Option<Running>) -> Option<Line> {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+pub(super) use tests::documented;

@@ -2,14 +2,14 @@
 //!
 //! Asking ("default") means that every command that is not known to be harmless is asked for, and then
 //! runs as it is, without Codex's own walls inside ours. See [`decoder`] for what its notifications
-//! become, [`servers`] for how its process is kept running.
+//! become, [`start`] for how its process is started.
 
 pub(super) mod decoder;
 mod items;
 mod requests;
 mod server;
-mod servers;
 mod session;
+mod start;
 mod wire;
 
 use std::collections::BTreeMap;
@@ -22,10 +22,10 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use self::decoder::Decoder;
-use self::servers::Servers;
 use self::session::{Session, Turn, TurnOptions};
-use self::wire::QUEUE;
+use self::wire::{Link, QUEUE};
 use super::decoded::{list, some_text};
+use super::servers::Servers;
 use crate::adapter::{Adapter, Description, McpServer, Mode, Opened, PermissionMode, SessionSpec};
 use crate::api::{AgentCapabilities, ModelInfo, ServerStatusInfo};
 use crate::error::{Error, Result};
@@ -53,7 +53,7 @@ static DESCRIPTION: Description = Description {
 
 #[derive(Debug, Default)]
 pub(super) struct Codex {
-    servers: Servers,
+    servers: Servers<Link>,
 }
 
 #[async_trait]

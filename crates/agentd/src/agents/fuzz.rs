@@ -1,20 +1,23 @@
-//! Recordings, mangled without end: no decoder may panic, and at its end it leaves nothing open. A few
-//! seconds of it in every run; longer with `BASTIDE_FUZZ_SECONDS`.
+//! Recordings, mangled without end, as values and as bytes: no decoder may panic, each item is started
+//! once and completed once, and at its end a decoder leaves nothing open. A few seconds of it in every run;
+//! longer with `BASTIDE_FUZZ_SECONDS`, from another seed with `BASTIDE_FUZZ_SEED`.
 
 use std::collections::BTreeSet;
+use std::io::Write as _;
 use std::time::Duration;
 
 use events::UniversalEventData;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
+use super::amp;
 use super::claude::decoder::Decoder as ClaudeDecoder;
 use super::codex::decoder::Decoder as CodexDecoder;
 use super::decoded::Decoded;
 use super::opencode::decoder::Decoder as OpencodeDecoder;
 use super::recordings::recordings_of;
 use crate::adapter::{Answer, PermissionReply};
-use crate::conversion::Conversion;
+use crate::conversion::{Conversion, Raw};
 use crate::sequencer::Sequencer;
 
 const SECONDS: u64 = 2;
@@ -48,6 +51,15 @@ impl Decoder {
             Self::Codex(decoder) => decoder.answer(id, answer, out),
             Self::Opencode(decoder) => decoder.answer(id, answer, out),
         };
+    }
+
+    fn interrupting(&mut self) {
+        match self {
+            Self::Claude(decoder) => decoder.interrupting(),
+            Self::Opencode(decoder) => decoder.interrupting(),
+            // It is told to the program alone.
+            Self::Codex(_) => {}
+        }
     }
 
     fn close(&mut self) -> Vec<Decoded> {
@@ -84,6 +96,30 @@ impl Dice {
         }
     }
 
+    /// A line as it may come: with bytes changed, missing, twice; not JSON at all, mostly.
+    fn garble(&mut self, line: &Value) -> String {
+        let mut bytes = line.to_string().into_bytes();
+        for _ in 0..=self.roll(3) {
+            let at = self.roll(bytes.len());
+            let end = (at + self.roll(16)).min(bytes.len());
+            match self.roll(5) {
+                0 => bytes.truncate(at),
+                1 => drop(bytes.drain(at..end)),
+                2 => {
+                    let part = bytes[at..end].to_vec();
+                    drop(bytes.splice(at..at, part));
+                }
+                3 => bytes.insert(at, b"\"{}[],:\\\x00\xff\n9e-"[self.roll(14)]),
+                _ => {
+                    if let Some(byte) = bytes.get_mut(at) {
+                        *byte ^= 1 << self.roll(8);
+                    }
+                }
+            }
+        }
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
     /// Changes something, somewhere in it.
     fn mangle(&mut self, value: &mut Value, pool: &[Value]) {
         let here = self.roll(4) == 0;
@@ -117,6 +153,7 @@ impl Dice {
 struct Check {
     sequencer: Sequencer,
     open: BTreeSet<String>,
+    done: BTreeSet<String>,
     permissions: Vec<String>,
     questions: Vec<String>,
 }
@@ -131,12 +168,21 @@ impl Check {
                 _ => {}
             }
             for draft in self.sequencer.apply(conversion) {
+                serde_json::to_string(&draft.data).expect("every event can be written");
                 match draft.data {
                     UniversalEventData::ItemStarted(data) => {
-                        self.open.insert(data.item.item_id);
+                        let id = data.item.item_id;
+                        assert!(!self.done.contains(&id), "{id} starts after its end");
+                        assert!(self.open.insert(id.clone()), "{id} starts twice");
+                    }
+                    UniversalEventData::ItemDelta(data) => {
+                        assert!(self.open.contains(&data.item_id), "a delta of {}", data.item_id);
                     }
                     UniversalEventData::ItemCompleted(data) => {
-                        self.open.remove(&data.item.item_id);
+                        let id = data.item.item_id;
+                        // What is short is told when it is over, without a start.
+                        self.open.remove(&id);
+                        assert!(self.done.insert(id.clone()), "{id} ends twice");
                     }
                     _ => {}
                 }
@@ -163,37 +209,53 @@ impl Check {
     }
 }
 
-fn fuzz(program: &str, make: impl Fn(&[Value]) -> Decoder) {
-    let recordings: Vec<Vec<Value>> = recordings_of(program)
-        .into_values()
-        .map(|said| {
-            let heard =
-                said.into_iter().filter(|one| ["stdout", "sse"].contains(&one.way.as_str()));
-            heard.map(|one| one.data).collect()
-        })
-        .filter(|lines: &Vec<Value>| !lines.is_empty())
-        .collect();
-    let seconds = std::env::vars()
-        .find(|(name, _)| name == "BASTIDE_FUZZ_SECONDS")
-        .map_or(SECONDS, |(_, value)| value.parse().unwrap());
+fn variable(wanted: &str) -> Option<u64> {
+    let found = std::env::vars().find(|(name, _)| name == wanted);
+    found.map(|(_, value)| value.parse().unwrap())
+}
+
+fn heard(program: &str) -> Vec<Vec<Value>> {
+    let recordings = recordings_of(program).into_values().map(|said| {
+        let heard = said.into_iter().filter(|one| ["stdout", "sse"].contains(&one.way.as_str()));
+        heard.map(|one| one.data).collect()
+    });
+    recordings.filter(|lines: &Vec<Value>| !lines.is_empty()).collect()
+}
+
+fn fuzz(name: &str, recordings: &[Vec<Value>], make: impl Fn(&[Value]) -> Decoder) {
+    let seconds = variable("BASTIDE_FUZZ_SECONDS").unwrap_or(SECONDS);
     let end = Instant::now() + Duration::from_secs(seconds);
-    let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut runs = 0_u64;
+    let mut seed = variable("BASTIDE_FUZZ_SEED").unwrap_or(0x9e37_79b9_7f4a_7c15);
+    let (mut runs, mut lines) = (0_u64, 0_u64);
     while Instant::now() < end || runs == 0 {
         runs += 1;
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        run(&recordings, &make, seed | 1);
+        lines += run(recordings, &make, seed | 1);
     }
-    assert!(runs > 0, "{runs}");
+    let told = format!("{name}: {runs} runs, {lines} lines, {seconds} s, no finding\n");
+    std::io::stdout().write_all(told.as_bytes()).unwrap();
 }
 
-/// One mangled recording; the seed is in the panic, should there be one.
-fn run(recordings: &[Vec<Value>], make: &impl Fn(&[Value]) -> Decoder, seed: u64) {
-    let mut dice = Dice(seed);
+/// Says which seed it was, should there be a panic.
+struct Seed(u64);
+
+impl Drop for Seed {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let told = format!("a single run: Seed({:#x})\n", self.0);
+            let _ = std::io::stderr().write_all(told.as_bytes());
+        }
+    }
+}
+
+/// One mangled recording; how many lines it had.
+fn run(recordings: &[Vec<Value>], make: &impl Fn(&[Value]) -> Decoder, seed: u64) -> u64 {
+    let (told, mut dice) = (Seed(seed), Dice(seed));
     let lines = &recordings[dice.roll(recordings.len())];
     let (mut decoder, mut check) = (make(lines), Check::default());
     let rate = 1 + dice.roll(8);
     let mut at = 0;
+    let mut decoded = 0;
     for _ in 0..lines.len() * 2 {
         let mut line = lines[at % lines.len()].clone();
         at += match dice.roll(12) {
@@ -205,34 +267,64 @@ fn run(recordings: &[Vec<Value>], make: &impl Fn(&[Value]) -> Decoder, seed: u64
         if dice.roll(rate) == 0 {
             dice.mangle(&mut line, lines);
         }
+        if dice.roll(16) == 0 {
+            let text = dice.garble(&line);
+            let raw = Raw::from_line(&text);
+            assert!(raw.is_none_or(|raw| !raw.as_str().contains(['\n', '\r'])), "{text}");
+            let Ok(garbled) = serde_json::from_str(&text) else { continue };
+            line = garbled;
+        }
+        decoded += 1;
         check.take(decoder.decode(&line));
-        if dice.roll(3) == 0 {
-            check.reply(&mut decoder, &mut dice);
+        match dice.roll(60) {
+            0 => decoder.interrupting(),
+            // A process of its own for each turn, or one that died.
+            1 => check.take(decoder.close()),
+            2..20 => check.reply(&mut decoder, &mut dice),
+            _ => {}
         }
     }
     check.take(decoder.close());
-    assert!(check.open.is_empty(), "items stay open, seed {seed}: {:?}", check.open);
+    assert!(check.open.is_empty(), "items stay open: {:?}", check.open);
     let pending = check.sequencer.withdraw_pending();
-    assert!(pending.is_empty(), "something stays asked, seed {seed}: {pending:?}");
+    assert!(pending.is_empty(), "something stays asked: {pending:?}");
+    drop(told);
+    decoded
 }
 
 #[test]
 fn mangled_lines_of_claude_do_no_harm() {
-    fuzz("claude-2.1.330", |_| Decoder::Claude(ClaudeDecoder::default()));
+    let make = |_: &[Value]| Decoder::Claude(ClaudeDecoder::default());
+    fuzz("claude", &heard("claude-2.1.330"), make);
 }
 
 #[test]
 fn mangled_lines_of_codex_do_no_harm() {
-    fuzz("codex-0.169.0", |_| Decoder::Codex(CodexDecoder::default()));
+    let make = |_: &[Value]| Decoder::Codex(CodexDecoder::default());
+    fuzz("codex", &heard("codex-0.169.0"), make);
 }
 
 #[test]
 fn mangled_events_of_opencode_do_no_harm() {
-    fuzz("opencode-1.18.33", |lines| {
+    fuzz("opencode", &heard("opencode-1.18.33"), |lines| {
         let id = lines.iter().find_map(|line| line.pointer("/properties/sessionID"));
         let id = id.and_then(Value::as_str).unwrap_or("ses_x");
         let mut decoder = OpencodeDecoder::new(id);
         decoder.prompting();
         Decoder::Opencode(decoder)
     });
+}
+
+/// Its documented lines, and Claude's without what those do not have: the ids of messages.
+#[test]
+fn mangled_lines_of_amp_do_no_harm() {
+    let mut recordings = heard("claude-2.1.330");
+    for line in recordings.iter_mut().flatten() {
+        if let Some(message) = line.get_mut("message").and_then(Value::as_object_mut) {
+            message.remove("id");
+        }
+    }
+    let documented = amp::documented();
+    recordings.extend(std::iter::repeat_n(documented, recordings.len()));
+    fuzz("amp", &recordings, |_| Decoder::Claude(ClaudeDecoder::default()));
 }

@@ -7,7 +7,7 @@ mod client;
 pub(super) mod decoder;
 mod parts;
 mod requests;
-mod servers;
+mod server;
 mod session;
 
 use std::collections::BTreeMap;
@@ -18,9 +18,10 @@ use http::StatusCode;
 use serde_json::{Value, json};
 
 use self::client::{Answer, Client};
-use self::servers::Servers;
+use self::server::Server;
 use self::session::Session;
 use super::decoded::{list, only, some_text, text};
+use super::servers::Servers;
 use crate::adapter::{Adapter, Description, McpServer, Mode, Opened, PermissionMode, SessionSpec};
 use crate::api::{AgentCapabilities, AgentModeInfo, ModelInfo, ServerStatusInfo};
 use crate::conversion::{Conversion, Raw};
@@ -44,7 +45,7 @@ static DESCRIPTION: Description = Description {
 
 #[derive(Debug, Default)]
 pub(super) struct Opencode {
-    servers: Servers,
+    servers: Servers<Server>,
 }
 
 #[async_trait]

@@ -1,6 +1,6 @@
 //! Its documented form: Claude's lines, of one turn a process.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::super::claude::decoder::Decoder;
 use super::super::decoded::Decoded;
@@ -8,9 +8,9 @@ use super::arguments;
 use crate::adapter::{PermissionMode, SessionSpec};
 use crate::conversion::Conversion;
 
-#[test]
-fn a_turn_of_its_documented_stream_becomes_events() {
-    let lines = [
+/// A turn of it.
+pub(in crate::agents) fn documented() -> Vec<Value> {
+    vec![
         json!({"type": "system", "subtype": "init", "cwd": "/w", "session_id": "T-1", "tools": ["Bash"]}),
         json!({"type": "user", "message": {"role": "user", "content": [{"type": "text", "text": "list"}]},
             "parent_tool_use_id": null, "session_id": "T-1"}),
@@ -27,7 +27,12 @@ fn a_turn_of_its_documented_stream_becomes_events() {
         ]}, "session_id": "T-1"}),
         json!({"type": "result", "subtype": "success", "is_error": false, "result": "One file.",
             "num_turns": 2, "session_id": "T-1"}),
-    ];
+    ]
+}
+
+#[test]
+fn a_turn_of_its_documented_stream_becomes_events() {
+    let lines = documented();
     let mut decoder = Decoder::default();
     let shown: Vec<String> =
         lines.iter().flat_map(|line| decoder.decode(line)).filter_map(|one| shown(&one)).collect();

@@ -35,10 +35,6 @@ pub(super) enum FromServer {
 pub(super) struct Link(pub(super) mpsc::Sender<ToServer>);
 
 impl Link {
-    pub(super) fn is_alive(&self) -> bool {
-        !self.0.is_closed()
-    }
-
     /// Never waits: a session that waited for the server could keep the server waiting for it.
     pub(super) fn send(&self, message: ToServer) -> Result<()> {
         self.0.try_send(message).map_err(|_| Error::stream("codex does not keep up, or is gone"))

@@ -95,7 +95,7 @@ impl Decoder {
     }
 
     /// We asked it to stop.
-    pub(super) fn interrupting(&mut self) {
+    pub(crate) fn interrupting(&mut self) {
         self.turn.interrupted = true;
     }
 

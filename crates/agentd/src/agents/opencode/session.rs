@@ -52,7 +52,7 @@ enum Call {
 impl Session {
     /// `options` is what every prompt carries: agent, model, variant.
     pub(super) fn new(
-        server: super::servers::Server,
+        server: super::server::Server,
         events: Events,
         id: String,
         place: String,
