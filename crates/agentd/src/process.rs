@@ -2,6 +2,7 @@
 //! own; ending it ends everything that it started, also what left the group, which is found by a
 //! variable in its environment.
 
+pub(crate) mod orphans;
 mod stderr;
 #[cfg(test)]
 mod tests;
@@ -19,6 +20,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::time::timeout;
 
+use self::orphans::Ours;
 use self::stderr::Stderr;
 use crate::host::Host;
 
@@ -48,6 +50,7 @@ pub struct Launch {
 #[derive(Debug)]
 pub struct AgentProcess {
     child: Child,
+    ours: Ours,
     pid: Option<Pid>,
     mark: String,
     stdin: Option<ChildStdin>,
@@ -83,13 +86,14 @@ impl AgentProcess {
             .stderr(Stdio::piped())
             .process_group(0)
             .kill_on_drop(true);
-        let mut child = command.spawn()?;
+        let (mut child, ours) = orphans::spawn(&mut command)?;
         let pid = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
         let stdin = child.stdin.take();
         let stdout = child.stdout.take().expect("it is piped");
         let stderr = child.stderr.take().expect("it is piped");
         Ok(Self {
             child,
+            ours,
             pid,
             mark,
             stdin,
@@ -201,6 +205,7 @@ impl AgentProcess {
             let _ = kill_process(*stray, Signal::KILL);
         }
         kill_marked(&self.mark);
+        orphans::kill_if_last(self.ours.id());
         strays
     }
 }

@@ -16,6 +16,7 @@ use crate::agents;
 use crate::daemon::Daemon;
 use crate::host::Host;
 use crate::http::{Cors, Token, router};
+use crate::process::orphans;
 
 /// How long connections and tasks may take to end after everything else has.
 const CLOSE_MAX: Duration = Duration::from_secs(5);
@@ -31,6 +32,8 @@ pub struct Config {
     pub cors: Option<Cors>,
     /// How long running turns may go on after the stop.
     pub patience: Duration,
+    /// This process has no other children: what agents leave behind becomes its own and ends with it.
+    pub adopt_orphans: bool,
     /// What the mock agent takes between two things that it says; 200 ms for the contract.
     pub mock_delay: Duration,
 }
@@ -49,6 +52,15 @@ pub async fn serve(
         stop: CancellationToken::new(),
         mock_delay: config.mock_delay,
     });
+    if config.adopt_orphans {
+        orphans::adopt()?;
+        let stop = host.stop.clone();
+        host.tasks.spawn(async move {
+            if let Err(error) = orphans::reap_until(stop).await {
+                tracing::error!("cannot watch for processes that end: {error}");
+            }
+        });
+    }
     let daemon = Daemon::open(Arc::clone(&host), agents::all())?;
     let app = router(Arc::clone(&daemon), config.token, config.cors);
     let closing = CancellationToken::new();
@@ -66,6 +78,7 @@ pub async fn serve(
         host.stop.cancel();
         host.tasks.close();
         let _ = timeout(CLOSE_MAX, host.tasks.wait()).await;
+        orphans::end_all().await;
     };
     let close = async {
         // Streams end with `host.stop`; what hangs longer is cut.

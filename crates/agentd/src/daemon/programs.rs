@@ -11,6 +11,7 @@ use tokio::process::Command;
 use tokio::time::timeout;
 
 use crate::host::Host;
+use crate::process::orphans;
 
 const VERSION_MAX: Duration = Duration::from_secs(10);
 
@@ -49,7 +50,10 @@ async fn version(host: &Host, program: &Path) -> Option<String> {
         let mut command = Command::new(program);
         command.arg(argument).env_clear().envs(&host.environment).stdin(Stdio::null());
         command.kill_on_drop(true);
-        let Ok(Ok(output)) = timeout(VERSION_MAX, command.output()).await else { continue };
+        command.stdout(Stdio::piped()).stderr(Stdio::null());
+        let Ok((child, _ours)) = orphans::spawn(&mut command) else { continue };
+        let output = timeout(VERSION_MAX, child.wait_with_output()).await;
+        let Ok(Ok(output)) = output else { continue };
         let text = String::from_utf8_lossy(&output.stdout);
         let line = text.lines().map(str::trim).find(|line| !line.is_empty());
         if let (true, Some(line)) = (output.status.success(), line) {

@@ -10,6 +10,7 @@ use std::time::Duration;
 use url::Url;
 
 use super::InstallError;
+use crate::process::orphans;
 
 const NPM_WAIT: Duration = Duration::from_secs(20);
 const NPMRC_BYTES_MAX: u64 = 256 * 1024;
@@ -74,9 +75,11 @@ impl RegistrySettings {
             .args(["config", "get", "registry", "--loglevel=error"])
             .env("PATH", self.path.as_deref()?)
             .stdin(Stdio::null())
+            .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .kill_on_drop(true);
-        let output = tokio::time::timeout(NPM_WAIT, command.output()).await.ok()?.ok()?;
+        let (child, _ours) = orphans::spawn(&mut command).ok()?;
+        let output = tokio::time::timeout(NPM_WAIT, child.wait_with_output()).await.ok()?.ok()?;
         let text = String::from_utf8(output.stdout).ok()?;
         Some(text.trim().to_owned()).filter(|text| !text.is_empty() && text != "undefined")
     }

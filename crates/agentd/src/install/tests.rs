@@ -12,8 +12,12 @@ use flate2::write::GzEncoder;
 use serde_json::json;
 use sha2::{Digest as _, Sha512};
 use tempfile::TempDir;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::PrivatePkcs8KeyDer;
 use tokio_util::task::TaskTracker;
 
 use super::{InstallError, Installed, Installer, RegistrySettings, package_of};
@@ -72,23 +76,43 @@ struct Mood {
 
 struct Registry {
     address: String,
+    /// What has to be trusted to believe it.
+    certificate: Option<String>,
     mood: Arc<Mood>,
     tasks: TaskTracker,
 }
 
 impl Registry {
     async fn serve(archive: Vec<u8>, mood: Mood) -> Self {
+        Self::serve_by("http", archive, mood).await
+    }
+
+    async fn serve_by(scheme: &str, archive: Vec<u8>, mood: Mood) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = format!("http://{}", listener.local_addr().unwrap());
+        let address = format!("{scheme}://{}", listener.local_addr().unwrap());
+        let (tls, certificate) = match scheme {
+            "https" => Some(tls()).unzip(),
+            _ => (None, None),
+        };
         let (mood, tasks) = (Arc::new(mood), TaskTracker::new());
         let (base, shared, inner) = (address.clone(), Arc::clone(&mood), tasks.clone());
         tasks.spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let (base, mood, archive) = (base.clone(), Arc::clone(&shared), archive.clone());
-                inner.spawn(async move { answer(stream, &base, &mood, &archive).await });
+                let tls = tls.clone();
+                inner.spawn(async move {
+                    match tls {
+                        None => answer(stream, &base, &mood, &archive).await,
+                        Some(tls) => {
+                            // Who does not believe us goes away.
+                            let Ok(stream) = tls.accept(stream).await else { return };
+                            answer(stream, &base, &mood, &archive).await;
+                        }
+                    }
+                });
             }
         });
-        Self { address, mood, tasks }
+        Self { address, certificate, mood, tasks }
     }
 
     fn installer(&self, dir: &Path) -> Installer {
@@ -97,13 +121,29 @@ impl Registry {
     }
 }
 
+trait Stream: AsyncRead + AsyncWrite + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Unpin> Stream for T {}
+
+/// And the certificate of it, which nobody has signed.
+fn tls() -> (TlsAcceptor, String) {
+    let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".into()]).unwrap();
+    let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
+    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![made.cert.der().clone()], key.into())
+        .unwrap();
+    (TlsAcceptor::from(Arc::new(config)), made.cert.pem())
+}
+
 impl Drop for Registry {
     fn drop(&mut self) {
         self.tasks.close();
     }
 }
 
-async fn answer(mut stream: TcpStream, base: &str, mood: &Mood, archive: &[u8]) {
+async fn answer(mut stream: impl Stream, base: &str, mood: &Mood, archive: &[u8]) {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         match stream.read_u8().await {
@@ -138,7 +178,7 @@ async fn answer(mut stream: TcpStream, base: &str, mood: &Mood, archive: &[u8]) 
     let _ = stream.write_all(head.as_bytes()).await;
 }
 
-async fn answer_tarball(mut stream: TcpStream, head: &str, mood: &Mood, archive: &[u8]) {
+async fn answer_tarball(mut stream: impl Stream, head: &str, mood: &Mood, archive: &[u8]) {
     mood.tarballs.fetch_add(1, Ordering::SeqCst);
     let range = head.lines().find_map(|line| line.strip_prefix("range: bytes="));
     let from = range.map_or(0, |range| range.trim_end_matches('-').parse::<usize>().unwrap());
@@ -196,6 +236,25 @@ async fn a_program_is_installed_from_the_package_of_this_platform() {
     let home = dir.path().join("programs/claude").join(PINNED);
     let wanted = [dir.path().join("bin/claude"), home.join("LICENSE.md"), home.join("claude")];
     assert_eq!(files(dir.path()), wanted, "nothing else is left");
+}
+
+#[tokio::test]
+async fn a_registry_by_tls_is_believed_when_its_certificate_is_trusted() {
+    let mood = Mood { cut: Mutex::new((15_000, 2)), ..Mood::default() };
+    let registry = Registry::serve_by("https", good(), mood).await;
+    let dir = TempDir::new().unwrap();
+    let error = install(&registry, &dir).await.unwrap_err();
+    assert!(error.to_string().contains("is out of reach"), "{error}");
+    assert!(!dir.path().join("bin/claude").exists());
+
+    let ca_file = dir.path().join("ca.pem");
+    std::fs::write(&ca_file, registry.certificate.as_ref().unwrap()).unwrap();
+    let address = Some(registry.address.clone());
+    let settings =
+        RegistrySettings { address, ca_file: Some(ca_file), ..RegistrySettings::default() };
+    Installer::new(dir.path(), settings).install("claude", None, false).await.unwrap();
+    assert_eq!(std::fs::read(dir.path().join("bin/claude")).unwrap(), program());
+    assert_eq!(registry.mood.ranges.lock().unwrap().len(), 1, "the cut one went on");
 }
 
 #[tokio::test]

@@ -25,6 +25,13 @@ pub(super) fn descendants(of: Pid) -> Vec<Pid> {
     found
 }
 
+/// What has this parent.
+pub(super) fn children(of: Pid) -> Vec<Pid> {
+    let parent = of.as_raw_nonzero().get();
+    let is_child = |pid: &i32| stat(*pid).is_some_and(|(_, found)| found == parent);
+    pids().into_iter().filter(is_child).filter_map(Pid::from_raw).collect()
+}
+
 /// Everything that was started with this mark, wherever it went since. Not what is dead already.
 pub(super) fn marked(mark: &str) -> Vec<Pid> {
     let wanted = format!("{MARK}={mark}");

@@ -53,6 +53,7 @@ impl Daemon {
             token: setup.token.map(Token::new),
             cors: setup.cors,
             patience: Duration::from_millis(100),
+            adopt_orphans: false,
             mock_delay: setup.mock_delay,
         };
         let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());

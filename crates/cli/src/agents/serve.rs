@@ -103,6 +103,7 @@ fn config(args: &ServerArgs, token: Option<String>) -> Result<agentd::Config, Fa
         token: token.map(Token::new),
         cors: cors.is_wanted().then_some(cors),
         patience: Duration::from_secs(args.drain_seconds),
+        adopt_orphans: true,
         mock_delay: Duration::from_millis(args.mock_delay_ms),
     })
 }

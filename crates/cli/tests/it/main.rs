@@ -2,6 +2,8 @@
 //! with a real server.
 
 #[cfg(test)]
+mod agents;
+#[cfg(test)]
 mod help;
 #[cfg(test)]
 #[path = "../../../xtask/src/demo/instance.rs"]

@@ -56,6 +56,8 @@ struct Turn {
     busy: bool,
     interrupted: bool,
     failed: bool,
+    /// The assistant began to say something.
+    answered: bool,
     /// What the user said in it; what belongs to other messages is about an earlier turn.
     prompts: BTreeSet<String>,
     /// Messages of the assistant that are not complete: an idle now is not the end. A prompt that
@@ -216,6 +218,7 @@ impl Decoder {
         if !self.turn.running || !(parent.is_empty() || self.turn.prompts.contains(parent)) {
             return;
         }
+        self.turn.answered = true;
         let error = info.get("error").filter(|error| error.is_object());
         if error.is_some() || info.pointer("/time/completed").is_some() {
             self.turn.writing.remove(id);
@@ -280,11 +283,17 @@ impl Decoder {
         if !self.turn.running || !self.turn.busy {
             return;
         }
-        if self.turn.writing.is_empty() {
-            self.finish(out);
-        } else {
+        if !self.turn.writing.is_empty() {
             self.turn.unsettled = true;
+            return;
         }
+        // Some versions tell nobody but their own log why they did not even ask the model.
+        if !(self.turn.answered || self.turn.failed || self.turn.interrupted) {
+            self.turn.failed = true;
+            let message = "opencode ended the turn without an answer";
+            out.push(Conversion::error(message, Some("no_answer"), None).into());
+        }
+        self.finish(out);
     }
 
     fn finish(&mut self, out: &mut Vec<Decoded>) {
@@ -334,3 +343,6 @@ fn session_of(properties: &Value) -> &str {
         .or_else(|| inside("info"))
         .unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests;

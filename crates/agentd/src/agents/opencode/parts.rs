@@ -106,9 +106,14 @@ impl Parts {
         if part.pointer("/time/end").is_none_or(Value::is_null) {
             return;
         }
-        self.open.remove(id);
-        let reasoning = text(part, "type") == "reasoning";
-        out.push(words_item(id, reasoning, text(part, "text").to_owned()).into());
+        let whole = text(part, "text");
+        // Older versions trim the whole; the end that it had was told already.
+        let same = |so_far: &str| so_far.len() > whole.len() && so_far.trim_end() == whole;
+        let said = match self.open.remove(id) {
+            Some(Open::Words { so_far, .. }) if same(&so_far) => so_far,
+            _ => whole.to_owned(),
+        };
+        out.push(words_item(id, text(part, "type") == "reasoning", said).into());
     }
 
     fn tool(&mut self, part: &Value, out: &mut Vec<Decoded>) {

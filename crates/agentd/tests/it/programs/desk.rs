@@ -63,6 +63,8 @@ impl Town {
             ("ANTHROPIC_API_KEY", KEY),
             ("ANTHROPIC_BASE_URL", model.url()),
             ("OPENAI_API_KEY", KEY),
+            // Older versions of one program do nothing without a list of models from somewhere.
+            ("OPENCODE_MODELS_URL", model.url()),
             // Whatever is not for the model ends here.
             ("HTTPS_PROXY", "http://127.0.0.1:9"),
             ("HTTP_PROXY", "http://127.0.0.1:9"),

@@ -141,7 +141,10 @@ async fn answer(
 ) -> Response {
     let path = uri.path();
     if method != Method::POST {
-        let list = json!({"object": "list", "data": [], "models": []});
+        let list = match path.ends_with("/api.json") {
+            true => json!({}),
+            false => json!({"object": "list", "data": [], "models": []}),
+        };
         return (StatusCode::OK, list.to_string()).into_response();
     }
     let Ok(request) = serde_json::from_slice::<Value>(&body) else {

@@ -6,14 +6,16 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use agentd::Host;
 use agentd::install::{Wanted, install, package_of};
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::StatusCode;
+use axum::http::header::{CONTENT_LENGTH, CONTENT_RANGE, RANGE};
+use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
+use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -25,8 +27,12 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().to_owned()
 }
 
-/// Where the programs are, with all of them in place.
+/// Where the programs are, with all of them in place. `BASTIDE_TEST_PROGRAMS` is a directory with others,
+/// to try a version that is not the pinned one: `DIR/bin/claude`, …
 pub(crate) async fn programs() -> PathBuf {
+    if let Some(dir) = others() {
+        return dir;
+    }
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("agents");
     std::fs::create_dir_all(&dir).unwrap();
     let lock = File::create(dir.join("lock")).unwrap();
@@ -40,7 +46,8 @@ pub(crate) async fn programs() -> PathBuf {
     }
     fetch(&dir).await;
     let stop = CancellationToken::new();
-    let address = serve(&dir, stop.clone()).await;
+    let cuts = Cuts::default();
+    let address = serve(&dir, cuts.clone(), stop.clone()).await;
     let registry = (OsString::from("npm_config_registry"), OsString::from(address));
     let host = Arc::new(Host {
         data_dir: dir.clone(),
@@ -55,7 +62,30 @@ pub(crate) async fn programs() -> PathBuf {
         install(&host, wanted).await.unwrap();
     }
     stop.cancel();
+    let cuts = cuts.lock().unwrap();
+    assert!(cuts.values().all(|cut| *cut == Cut::Resumed), "{cuts:?}");
+    assert_eq!(cuts.len(), AGENTS.len());
     dir
+}
+
+/// Each package is cut in its middle, once; then the rest is wanted, and not all of it again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cut {
+    Made,
+    Resumed,
+}
+
+type Cuts = Arc<Mutex<BTreeMap<String, Cut>>>;
+
+#[derive(Clone)]
+struct Shelf {
+    base: String,
+    dir: PathBuf,
+    cuts: Cuts,
+}
+
+pub(crate) fn others() -> Option<PathBuf> {
+    std::env::var_os("BASTIDE_TEST_PROGRAMS").map(PathBuf::from)
 }
 
 /// The pinned version is what is installed.
@@ -111,10 +141,10 @@ fn file_of(spec: &str) -> String {
     format!("{}-{version}.tgz", name.trim_start_matches('@').replace('/', "-"))
 }
 
-async fn serve(dir: &Path, stop: CancellationToken) -> String {
+async fn serve(dir: &Path, cuts: Cuts, stop: CancellationToken) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
-    let state = (address.clone(), dir.join("packages"));
+    let state = Shelf { base: address.clone(), dir: dir.join("packages"), cuts };
     let router = axum::Router::new().fallback(answer).with_state(state);
     TaskTracker::new().spawn(async move {
         tokio::select! {
@@ -125,11 +155,12 @@ async fn serve(dir: &Path, stop: CancellationToken) -> String {
     address
 }
 
-async fn answer(State((base, dir)): State<(String, PathBuf)>, request: Request) -> Response {
+async fn answer(State(shelf): State<Shelf>, request: Request) -> Response {
     let path = request.uri().path().trim_start_matches('/').replace("%2f", "/");
     if let Some(file) = path.strip_prefix("files/") {
-        return Body::from(std::fs::read(dir.join(file)).unwrap()).into_response();
+        return shelf.file(file, request.headers().get(RANGE));
     }
+    let Shelf { base, dir, .. } = shelf;
     let (name, version) = path.rsplit_once('/').unwrap();
     for agent in AGENTS {
         let package = package_of(agent).unwrap();
@@ -148,6 +179,29 @@ async fn answer(State((base, dir)): State<(String, PathBuf)>, request: Request) 
         }
     }
     StatusCode::NOT_FOUND.into_response()
+}
+
+impl Shelf {
+    fn file(&self, name: &str, range: Option<&HeaderValue>) -> Response {
+        let bytes = Bytes::from(std::fs::read(self.dir.join(name)).unwrap());
+        let mut cuts = self.cuts.lock().unwrap();
+        let whole = bytes.len();
+        let Some(from) = range.and_then(|range| from_of(range.to_str().ok()?)) else {
+            cuts.insert(name.to_owned(), Cut::Made);
+            let half = bytes.slice(..whole / 2);
+            let cut = Err(std::io::Error::other("cut"));
+            let body = Body::from_stream(futures_util::stream::iter([Ok(half), cut]));
+            return ([(CONTENT_LENGTH, whole)], body).into_response();
+        };
+        cuts.insert(name.to_owned(), Cut::Resumed);
+        let range = format!("bytes {from}-{}/{whole}", whole - 1);
+        let rest = bytes.slice(from..);
+        (StatusCode::PARTIAL_CONTENT, [(CONTENT_RANGE, range)], rest).into_response()
+    }
+}
+
+fn from_of(range: &str) -> Option<usize> {
+    range.strip_prefix("bytes=")?.strip_suffix('-')?.parse().ok()
 }
 
 /// With the checksum that the registry gave npm.
