@@ -35,7 +35,7 @@ pub use event::StreamedEvent;
 pub use exec::{ExecRequest, ExecResponse};
 pub use files::Uploaded;
 pub use key::{ApiKey, ApiKeys, CreateKey, CreatedKey, Revoked};
-pub use logs::{Logs, LogsQuery};
+pub use logs::{LogAmount, LogStream, Logs, LogsQuery};
 pub use port::{PortLink, PortLinkRequest};
 pub use problem::{Code, Problem};
 pub use sandbox::{PatchSandbox, Sandbox, SandboxFacts, SandboxList};

@@ -11,9 +11,23 @@ pub const LINES_DEFAULT: u64 = 100;
 pub const LINES_MAX: u64 = 10_000;
 pub const BYTES_MAX: u64 = 1024 * 1024;
 
-/// How much of the end of the log, after clamping.
+/// Which log, and how much of its end, after clamping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LogsQuery {
+pub struct LogsQuery {
+    pub stream: LogStream,
+    pub amount: LogAmount,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogStream {
+    /// The agent's.
+    Stderr,
+    /// The agent daemon's own.
+    Agents,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogAmount {
     Lines(u64),
     Bytes(u64),
 }
@@ -40,17 +54,19 @@ impl LogsQuery {
             }
             (Some(0), None) => return Err(Error::invalid("lines", "must be at least 1")),
             (None, Some(0)) => return Err(Error::invalid("bytes", "must be at least 1")),
-            (None, Some(bytes)) => Self::Bytes(bytes.min(BYTES_MAX)),
-            (lines, None) => Self::Lines(lines.unwrap_or(LINES_DEFAULT).min(LINES_MAX)),
+            (None, Some(bytes)) => LogAmount::Bytes(bytes.min(BYTES_MAX)),
+            (lines, None) => LogAmount::Lines(lines.unwrap_or(LINES_DEFAULT).min(LINES_MAX)),
         };
         match stream.as_deref() {
-            None | Some("stderr") => Ok(amount),
+            None | Some("stderr") => Ok(Self { stream: LogStream::Stderr, amount }),
+            Some("agents") => Ok(Self { stream: LogStream::Agents, amount }),
             Some("stdout" | "all") => Err(Error::NotImplemented {
                 code: "log_stream_not_available",
-                detail: "only stream=stderr can be read yet".into(),
+                detail: "only stream=stderr and stream=agents can be read yet".into(),
             }),
             Some(other) => {
-                let detail = format!("must be stderr (stdout and all are reserved): {other:?}");
+                let detail =
+                    format!("must be stderr or agents (stdout and all are reserved): {other:?}");
                 Err(Error::invalid("stream", detail))
             }
         }

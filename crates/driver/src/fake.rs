@@ -77,6 +77,11 @@ impl FakeDriver {
         self.host.set_cpu_usec(cpu_usec);
     }
 
+    /// The agent daemon of every sandbox is whatever listens at this port of this host.
+    pub fn set_agents(&self, port: u16) {
+        self.host.set_agents(port);
+    }
+
     /// Makes what `create` makes and dies half way, as a killed server would leave it.
     pub async fn leave_half_made(&self, launch: Launch) {
         self.fail(Step::BootGuest, 1);

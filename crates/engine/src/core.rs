@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::warn;
 
+use crate::agents::Found;
 use crate::create::InProgress;
 use crate::pool::PoolState;
 use crate::registry::{Cell, Registry};
@@ -26,6 +27,7 @@ pub(crate) struct Core {
     pub(crate) registry: Registry,
     /// Creates with an idempotency key that are not finished.
     pub(crate) in_progress: InProgress,
+    pub(crate) agents: Found,
     pub(crate) counters: Counters,
     pub(crate) tasks: TaskTracker,
     /// Cancelled when the engine is shut down or dropped.
@@ -55,6 +57,7 @@ impl Core {
             views,
             registry: Registry::default(),
             in_progress: InProgress::default(),
+            agents: Found::default(),
             counters: Counters::default(),
             tasks: TaskTracker::new(),
             closing: CancellationToken::new(),

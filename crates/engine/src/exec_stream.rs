@@ -11,6 +11,7 @@ use guest_proto::{ExecEnd, ExecFrame, ExecFrames, GuestError, OutputStream as Wi
 use model::{EndReason, Error, ExecId, Phase, Result, SandboxRef};
 use tracing::warn;
 
+use crate::agents;
 use crate::core::Core;
 use crate::exec::command_failed;
 use crate::guest::{Running, failed};
@@ -202,16 +203,20 @@ fn remember(cell: &Arc<Cell>, exec: &ExecId) {
     detached.push(exec.clone());
 }
 
-/// Commands that a predecessor started and that nobody may read: they keep their sandbox from idling.
-pub(crate) fn recall(core: &Core, cell: &Arc<Cell>) {
+/// Commands that a predecessor started and that nobody may read, and agents in a turn: they keep their
+/// sandbox from idling.
+pub(crate) fn recall(core: &Arc<Core>, cell: &Arc<Cell>) {
     let guest = cell.state.borrow().guest.clone();
     let Some(guest) = guest.filter(|_| cell.phase() == Phase::Running) else { return };
-    let cell = Arc::clone(cell);
-    core.tasks.spawn(async move {
+    let (core, cell) = (Arc::clone(core), Arc::clone(cell));
+    core.clone().tasks.spawn(async move {
         match guest.commands().await {
             Ok(commands) => {
                 let ids = commands.detached.iter().filter_map(|id| id.parse().ok());
                 ids.for_each(|exec: ExecId| remember(&cell, &exec));
+                if commands.agents {
+                    agents::found(&core, &cell).await;
+                }
             }
             // An older guest cannot say.
             Err(GuestError::NotFound) => {}

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use driver::{AccessPage, Usage};
 use futures_util::{Stream, StreamExt, stream};
-use guest_proto::{Guest, GuestError, Tail, Tailed};
+use guest_proto::{AGENTS_LOG, Guest, GuestError, Tail, Tailed};
 use model::{Error, Phase, Result, SandboxRef};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_util::sync::CancellationToken;
@@ -43,8 +43,8 @@ pub struct Logs {
 
 /// A connection to a port inside; the sandbox counts as in use while it is open.
 pub struct Tunnel {
-    inner: Pin<Box<guest_proto::Tunnel>>,
-    _guard: Guard,
+    pub(crate) inner: Pin<Box<guest_proto::Tunnel>>,
+    pub(crate) _guard: Guard,
 }
 
 impl AsyncRead for Tunnel {
@@ -193,16 +193,36 @@ impl Engine {
 
     /// The end of the agent's log; empty without an agent (ruling 19).
     pub async fn logs(&self, caller: &Caller, sandbox: &SandboxRef, tail: LogTail) -> Result<Logs> {
+        self.tail(caller, sandbox, AGENT_LOG, tail).await
+    }
+
+    /// The end of what the agent daemon logged; empty if it was never started.
+    pub async fn agents_log(
+        &self,
+        caller: &Caller,
+        sandbox: &SandboxRef,
+        tail: LogTail,
+    ) -> Result<Logs> {
+        self.tail(caller, sandbox, AGENTS_LOG, tail).await
+    }
+
+    async fn tail(
+        &self,
+        caller: &Caller,
+        sandbox: &SandboxRef,
+        path: &str,
+        tail: LogTail,
+    ) -> Result<Logs> {
         let mut running = self.core.use_guest(caller, sandbox)?;
         let by = match tail {
             LogTail::Lines(lines) => Tail::Lines(lines),
             LogTail::Bytes(bytes) => Tail::Bytes(bytes),
         };
-        match running.guest.tail(AGENT_LOG, by).await {
+        match running.guest.tail(path, by).await {
             Ok(Tailed { content, truncated, total_bytes }) => {
                 Ok(Logs { content: content.into(), truncated, total_bytes })
             }
-            Err(error) => Err(failed(error, &mut running.life, ("path", "log", AGENT_LOG)).await),
+            Err(error) => Err(failed(error, &mut running.life, ("path", "log", path)).await),
         }
     }
 
@@ -227,22 +247,6 @@ impl Engine {
             Err(error) => {
                 let port = port.to_string();
                 Err(failed(error, &mut running.life, ("port", "port", &port)).await)
-            }
-        }
-    }
-
-    /// A connection to the agent daemon inside, which is started on first use, and its token.
-    pub async fn agents(&self, caller: &Caller, sandbox: &SandboxRef) -> Result<(Tunnel, String)> {
-        let mut running = self.core.use_guest(caller, sandbox)?;
-        match running.guest.agents().await {
-            Ok((inner, token)) => {
-                Ok((Tunnel { inner: Box::pin(inner), _guard: running.guard }, token))
-            }
-            Err(GuestError::PortClosed) => Err(Error::unavailable(
-                "the agent daemon does not start: port 2468 is taken inside",
-            )),
-            Err(error) => {
-                Err(failed(error, &mut running.life, ("agents", "agent daemon", "2468")).await)
             }
         }
     }

@@ -9,6 +9,7 @@
 
 mod activity;
 mod adopt;
+mod agents;
 mod clock;
 mod config;
 mod core;
@@ -28,6 +29,7 @@ mod sweep;
 mod view;
 
 pub use activity::{Attachment, Notice};
+pub use agents::FoundAgents;
 pub use clock::Clock;
 pub use config::{Ceiling, EngineConfig, Pool};
 pub use engine::Engine;

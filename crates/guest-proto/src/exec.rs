@@ -31,10 +31,14 @@ pub struct ExecStart {
     pub detached: bool,
 }
 
-/// What a guest is asked for at a restart of the host's server: commands that run without a connection.
+/// What a guest is asked for at a restart of the host's server: commands that run without a connection, and
+/// whether its agent daemon runs.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Commands {
     pub detached: Vec<String>,
+    /// An older guest does not say; then a turn that runs keeps its sandbox in use no longer.
+    #[serde(default)]
+    pub agents: bool,
 }
 
 /// Where a piece of output came from.

@@ -59,4 +59,6 @@ pub const HEADER_TOTAL_BYTES: &str = "bastide-total-bytes";
 pub const TUNNEL_UPGRADE: &str = "bastide-tunnel";
 
 /// What the agent daemon of the sandbox wants to see as its bearer token.
+/// What the agent daemon logs, a file inside. For display only.
+pub const AGENTS_LOG: &str = "/tmp/bastide-agents.log";
 pub const HEADER_AGENTS_TOKEN: &str = "bastide-agents-token";

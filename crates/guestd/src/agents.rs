@@ -4,16 +4,18 @@
 //! this guest is told it. Its program cannot be read by anybody inside, so that the kernel lets nobody
 //! inside look into its memory: an agent cannot find the token and allow itself what it asked for.
 
+use std::future::poll_fn;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use guest_proto::AGENTS_LOG;
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, timeout_at};
 
 use crate::extension::connect_to;
-use crate::process::{self, Process, Start, Stdin, Until};
+use crate::process::{self, Ended, Found, Process, Reader, Start, Stdin, Until};
 use crate::refusal::{Code, Refusal, Result};
 use crate::state::State;
 
@@ -23,7 +25,9 @@ const PORT: u16 = 2468;
 /// How long it may take to listen.
 const START_MAX: Duration = Duration::from_secs(10);
 
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+const READY: &[u8] = b"ready\n";
+
+const SAID_BYTES_MAX: usize = 4096;
 
 #[derive(Debug)]
 pub(crate) struct Agents {
@@ -54,6 +58,10 @@ impl Agents {
         Ok((stream, running.token))
     }
 
+    pub(crate) fn is_running(&self) -> bool {
+        self.running().is_some()
+    }
+
     async fn start(&self, state: &Arc<State>) -> Result<Running> {
         let closed = |_| Refusal::internal("the guest stops");
         let _turn = self.starting.acquire().await.map_err(closed)?;
@@ -66,24 +74,29 @@ impl Agents {
         let token = new_token()?;
         let program = format!("/proc/self/fd/{}", program.as_raw_fd());
         let start = Start {
-            argv: vec![program, "--listen".into(), format!("127.0.0.1:{PORT}")],
+            argv: [&*program, "--listen", &format!("127.0.0.1:{PORT}"), "--log", AGENTS_LOG]
+                .map(str::to_owned)
+                .to_vec(),
             stdin: Stdin::Bytes(format!("{token}\n").into_bytes()),
             until: Until::Exit,
             ..Start::default()
         };
         let process = process::start(state, start)?;
         let until = Instant::now() + START_MAX;
-        // It says so on standard output, and nothing else.
-        while process.output.total_bytes() == 0 {
-            if process.output.ended().is_some() {
-                let message = format!("the agent daemon does not start: is port {PORT} taken?");
-                return Err(Refusal::new(Code::PortClosed, message));
+        // It says so on standard output, or why it cannot.
+        let mut reader = process.output.reader(Some(0));
+        let mut said = Vec::new();
+        while said != READY {
+            if let Ok(Some(ended)) = timeout_at(until, next(&mut reader, &mut said)).await {
+                let why = String::from_utf8_lossy(&said);
+                let why = why.trim();
+                let why = if why.is_empty() { format!("{ended:?}") } else { why.to_owned() };
+                return Err(Refusal::internal(why));
             }
-            if Instant::now() > until {
+            if Instant::now() > until || said.len() > SAID_BYTES_MAX {
                 process.kill_tree();
-                return Err(Refusal::internal("the agent daemon did not start in time"));
+                return Err(Refusal::internal("it does not listen in time"));
             }
-            sleep(LOOK_EVERY).await;
         }
         let running = Running { process, token };
         *self.lock() = Some(running.clone());
@@ -96,6 +109,15 @@ impl Agents {
 
     fn lock(&self) -> MutexGuard<'_, Option<Running>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Takes what it printed; how it ended, if it did.
+async fn next(reader: &mut Reader, said: &mut Vec<u8>) -> Option<Ended> {
+    let found = poll_fn(|cx| reader.poll(cx, SAID_BYTES_MAX, |bytes| said.extend(bytes))).await;
+    match found {
+        Found::Bytes { .. } | Found::Gap { .. } => None,
+        Found::End(ended) => Some(ended),
     }
 }
 

@@ -49,7 +49,7 @@ use crate::refusal::Refusal;
 use crate::roster::Entered;
 use crate::signing_key::SigningKey;
 use crate::tls::Acceptor;
-use crate::turns::Turns;
+use crate::turns::{self, Turns};
 use crate::{openapi, routes};
 
 /// Calls that other servers pass on may take this long to finish when we end.
@@ -199,7 +199,11 @@ impl Server {
 
     /// From now on this server does everything itself. With an epoch, it does so for others too.
     pub fn lead(&mut self, engine: Engine, epoch: Option<Epoch>) -> Result<()> {
-        self.play(engine, Standing::Leads(epoch))?;
+        let found = engine.take_found_agents();
+        let app = self.play(engine, Standing::Leads(epoch))?;
+        if let Some(found) = found {
+            turns::find_again(&app, found);
+        }
         if epoch.is_some() {
             let socket = local::bind(&leader_socket(&self.data_dir))?;
             let accepted = self.local.clone().accept_local(socket, self.local_shutdown.clone());
@@ -218,7 +222,7 @@ impl Server {
         self.accept(true)
     }
 
-    fn play(&mut self, engine: Engine, standing: Standing) -> Result<()> {
+    fn play(&mut self, engine: Engine, standing: Standing) -> Result<App> {
         if let Some(roster) = &mut self.roster {
             let (role, epoch) = standing.told();
             roster.becomes(role, epoch);
@@ -244,7 +248,7 @@ impl Server {
         });
         self.engines.push(engine);
         self.door.part.set(routes::finish(openapi::router().0, &app));
-        Ok(())
+        Ok(app)
     }
 
     fn accept(&mut self, among_others: bool) -> Result<()> {

@@ -1,6 +1,9 @@
 //! A sandbox is in use while an agent in it works, also when nobody is connected: after a call that may
 //! begin a turn, the daemon is asked every few seconds whether one still runs. Asking is what counts as
 //! use. An agent that waits for an answer of its user is in its turn too.
+//!
+//! Who leads watches: others pass such calls on. A new leader knows nothing of turns that run, so it asks
+//! once every daemon that was found running.
 
 #[cfg(test)]
 mod tests;
@@ -11,8 +14,10 @@ use std::time::Duration;
 
 use axum::body::{Body, to_bytes};
 use axum::extract::Request;
-use engine::Caller;
-use model::SandboxRef;
+use engine::{Caller, FoundAgents};
+use futures_util::{StreamExt as _, stream};
+use model::{Phase, Plan, SandboxRef};
+use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
 use crate::app::App;
@@ -23,6 +28,12 @@ const ASK_EVERY: Duration = Duration::from_secs(3);
 
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
+/// Daemons that are asked at the same time after a start.
+const FOUND_AT_ONCE: usize = 8;
+
+/// Asks in a row that a sandbox which runs may leave unanswered.
+const SILENT_MAX: u32 = 20;
+
 /// Of the list of sessions.
 const LIST_BYTES_MAX: usize = 4 << 20;
 
@@ -30,6 +41,16 @@ const LIST_BYTES_MAX: usize = 4 << 20;
 /// last asked: what it answered then says nothing of that turn.
 #[derive(Debug, Default)]
 pub(crate) struct Turns(Mutex<HashMap<String, bool>>);
+
+/// What an ask showed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Seen {
+    Works,
+    Rests,
+    /// It runs, and did not answer in time.
+    Silent,
+    Gone,
+}
 
 impl Turns {
     /// An agent was set to work; whether nobody watches yet.
@@ -70,6 +91,7 @@ pub(crate) fn watch(app: &App, caller: &Caller, sandbox: &SandboxRef) {
     }
     let (app, caller, sandbox) = (Arc::clone(app), caller.clone(), sandbox.clone());
     app.clone().tasks.spawn(async move {
+        let mut silent = 0;
         loop {
             tokio::select! {
                 () = sleep(ASK_EVERY) => {}
@@ -77,25 +99,56 @@ pub(crate) fn watch(app: &App, caller: &Caller, sandbox: &SandboxRef) {
                 () = app.draining.cancelled() => return,
             }
             app.turns.ask(&key);
-            if !works(&app, &caller, &sandbox).await && app.turns.end(&key) {
+            let seen = look(&app, &caller, &sandbox).await;
+            silent = if seen == Seen::Silent { silent + 1 } else { 0 };
+            let over = matches!(seen, Seen::Rests | Seen::Gone) || silent >= SILENT_MAX;
+            if over && app.turns.end(&key) {
                 return;
             }
         }
     });
 }
 
-/// What cannot be asked does not work: the sandbox was stopped, or its daemon ended.
-async fn works(app: &App, caller: &Caller, sandbox: &SandboxRef) -> bool {
+/// Watches the turns that ran already when this server began to lead.
+pub(crate) fn find_again(app: &App, found: mpsc::Receiver<FoundAgents>) {
+    let app = Arc::clone(app);
+    app.clone().tasks.spawn(async move {
+        let found = stream::unfold(found, async |mut found| Some((found.recv().await?, found)));
+        let asked = found.for_each_concurrent(FOUND_AT_ONCE, |one| watch_if_busy(app.clone(), one));
+        app.draining.run_until_cancelled(asked).await;
+    });
+}
+
+async fn watch_if_busy(app: App, FoundAgents { owner, sandbox }: FoundAgents) {
+    // The plan does not matter to what uses a sandbox that runs.
+    let (caller, sandbox) = (Caller { owner, plan: Plan::Free }, SandboxRef::Id(sandbox));
+    if look(&app, &caller, &sandbox).await != Seen::Rests {
+        watch(&app, &caller, &sandbox);
+    }
+}
+
+async fn look(app: &App, caller: &Caller, sandbox: &SandboxRef) -> Seen {
+    match timeout(ANSWER_MAX, is_busy(app, caller, sandbox)).await.ok().flatten() {
+        Some(true) => return Seen::Works,
+        Some(false) => return Seen::Rests,
+        None => {}
+    }
+    match app.engine.get(caller, sandbox).await.map(|sandbox| sandbox.phase) {
+        // Its turn goes on when it does.
+        Ok(Phase::Paused) => Seen::Works,
+        Ok(Phase::Running) => Seen::Silent,
+        Ok(_) | Err(_) => Seen::Gone,
+    }
+}
+
+/// Whether an agent in it is in a turn; `None` if it cannot be asked.
+async fn is_busy(app: &App, caller: &Caller, sandbox: &SandboxRef) -> Option<bool> {
     let mut request = Request::new(Body::empty());
     *request.uri_mut() = axum::http::Uri::from_static("/v1/sessions");
     let host = axum::http::HeaderValue::from_static("localhost");
     request.headers_mut().insert(axum::http::header::HOST, host);
-    let asked = async {
-        let response = agents::call(app, caller, sandbox, request).await.ok()?;
-        let body = to_bytes(response.into_body(), LIST_BYTES_MAX).await.ok()?;
-        serde_json::from_slice::<serde_json::Value>(&body).ok()
-    };
-    let list = timeout(ANSWER_MAX, asked).await.ok().flatten();
-    let sessions = list.as_ref().and_then(|list| list["sessions"].as_array());
-    sessions.is_some_and(|all| all.iter().any(|one| one["busy"] == true))
+    let response = agents::call(app, caller, sandbox, request).await.ok()?;
+    let body = to_bytes(response.into_body(), LIST_BYTES_MAX).await.ok()?;
+    let list: serde_json::Value = serde_json::from_slice(&body).ok()?;
+    Some(list["sessions"].as_array()?.iter().any(|one| one["busy"] == true))
 }

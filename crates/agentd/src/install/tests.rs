@@ -13,7 +13,7 @@ use serde_json::json;
 use sha2::{Digest as _, Sha512};
 use tempfile::TempDir;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::crypto::ring;
@@ -90,26 +90,14 @@ impl Registry {
     async fn serve_by(scheme: &str, archive: Vec<u8>, mood: Mood) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("{scheme}://{}", listener.local_addr().unwrap());
-        let (tls, certificate) = match scheme {
-            "https" => Some(tls()).unzip(),
-            _ => (None, None),
-        };
+        let (tls, certificate) = (scheme == "https").then(tls).unzip();
         let (mood, tasks) = (Arc::new(mood), TaskTracker::new());
         let (base, shared, inner) = (address.clone(), Arc::clone(&mood), tasks.clone());
         tasks.spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let (base, mood, archive) = (base.clone(), Arc::clone(&shared), archive.clone());
                 let tls = tls.clone();
-                inner.spawn(async move {
-                    match tls {
-                        None => answer(stream, &base, &mood, &archive).await,
-                        Some(tls) => {
-                            // Who does not believe us goes away.
-                            let Ok(stream) = tls.accept(stream).await else { return };
-                            answer(stream, &base, &mood, &archive).await;
-                        }
-                    }
-                });
+                inner.spawn(async move { answer_by(tls, stream, &base, &mood, &archive).await });
             }
         });
         Self { address, certificate, mood, tasks }
@@ -140,6 +128,20 @@ fn tls() -> (TlsAcceptor, String) {
 impl Drop for Registry {
     fn drop(&mut self) {
         self.tasks.close();
+    }
+}
+
+async fn answer_by(
+    tls: Option<TlsAcceptor>,
+    stream: TcpStream,
+    base: &str,
+    mood: &Mood,
+    archive: &[u8],
+) {
+    let Some(tls) = tls else { return answer(stream, base, mood, archive).await };
+    // Who does not believe us goes away.
+    if let Ok(stream) = tls.accept(stream).await {
+        answer(stream, base, mood, archive).await;
     }
 }
 

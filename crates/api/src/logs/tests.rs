@@ -2,7 +2,8 @@
 
 use model::Error;
 
-use super::LogsQuery::{self, Bytes, Lines};
+use super::LogAmount::{Bytes, Lines};
+use super::{LogStream, LogsQuery};
 
 #[test]
 fn amounts_are_clamped() {
@@ -16,9 +17,13 @@ fn amounts_are_clamped() {
         ("bytes=1048577", Bytes(1_048_576)),
         ("stream=stderr&bytes=5", Bytes(5)),
     ] {
+        let wanted = LogsQuery { stream: LogStream::Stderr, amount: wanted };
         assert_eq!(LogsQuery::parse(Some(query)).unwrap(), wanted, "{query}");
     }
-    assert_eq!(LogsQuery::parse(None).unwrap(), Lines(100));
+    let wanted = LogsQuery { stream: LogStream::Stderr, amount: Lines(100) };
+    assert_eq!(LogsQuery::parse(None).unwrap(), wanted);
+    let wanted = LogsQuery { stream: LogStream::Agents, amount: Lines(7) };
+    assert_eq!(LogsQuery::parse(Some("stream=agents&lines=7")).unwrap(), wanted);
 }
 
 #[test]

@@ -5,11 +5,14 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 
 use anyhow::Context;
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt, stream};
-use guest_proto::{HEADER_NONCE, HEADER_TOTAL_BYTES, HEADER_TRUNCATED, HEADER_VERSION, PREFIX};
+use guest_proto::{
+    HEADER_AGENTS_TOKEN, HEADER_NONCE, HEADER_TOTAL_BYTES, HEADER_TRUNCATED, HEADER_VERSION, PREFIX,
+};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, StreamBody, combinators::UnsyncBoxBody};
 use hyper::body::{Frame, Incoming};
@@ -35,10 +38,15 @@ struct Guest {
     root: PathBuf,
     incarnation: String,
     commands: Commands,
+    agents: Agents,
+    agents_started: AtomicBool,
     paused: watch::Receiver<bool>,
     ended: CancellationToken,
     tasks: TaskTracker,
 }
+
+/// The port on this host at which every sandbox's agent daemon is; 0 without one.
+pub(super) type Agents = Arc<AtomicU16>;
 
 struct Refusal(StatusCode, String);
 
@@ -47,7 +55,7 @@ impl GuestServer {
         socket: &Path,
         root: PathBuf,
         env: BTreeMap<String, String>,
-        incarnation: &str,
+        (incarnation, agents): (&str, Agents),
     ) -> Result<Self> {
         let listener = UnixListener::bind(socket).context("bind the guest's socket")?;
         let ended = CancellationToken::new();
@@ -57,6 +65,8 @@ impl GuestServer {
             commands: Commands::new(root.clone(), env, ended.clone(), tasks.clone()),
             root,
             incarnation: incarnation.to_owned(),
+            agents,
+            agents_started: AtomicBool::new(false),
             paused: paused.subscribe(),
             ended: ended.clone(),
             tasks: tasks.clone(),
@@ -123,7 +133,10 @@ async fn route(guest: &Arc<Guest>, request: Request<Incoming>) -> Answer {
             Ok(streamed(guest.commands.start(start).map_err(invalid)?))
         }
         (Method::GET, "exec") => {
-            let commands = guest_proto::Commands { detached: guest.commands.running() };
+            let commands = guest_proto::Commands {
+                detached: guest.commands.running(),
+                agents: guest.agents_started.load(Ordering::Relaxed),
+            };
             Ok(Response::new(full(serde_json::to_vec(&commands).map_err(invalid)?.into())))
         }
         (Method::GET, "file") => guest.read(&query),
@@ -140,7 +153,17 @@ async fn route(guest: &Arc<Guest>, request: Request<Incoming>) -> Answer {
             Ok(empty())
         }
         (Method::GET, "tail") => guest.tail(&query),
-        (Method::POST, "tunnel") => tunnel(guest, &query, request).await,
+        (Method::POST, "tunnel") => {
+            let port = query.get("port").and_then(|text| text.parse().ok()).unwrap_or(0);
+            tunnel(guest, port, request).await
+        }
+        (Method::POST, "agents") => {
+            guest.agents_started.store(true, Ordering::Relaxed);
+            let mut answer = tunnel(guest, guest.agents.load(Ordering::Relaxed), request).await?;
+            let token = http::HeaderValue::from_static("fake");
+            answer.headers_mut().insert(HEADER_AGENTS_TOKEN, token);
+            Ok(answer)
+        }
         (method, path) => guest.command(&method, path, &query),
     }
 }
@@ -221,12 +244,7 @@ pub(super) fn inside(root: &Path, path: &str) -> Option<PathBuf> {
     (!climbs).then(|| root.join(relative))
 }
 
-async fn tunnel(
-    guest: &Arc<Guest>,
-    query: &BTreeMap<String, String>,
-    request: Request<Incoming>,
-) -> Answer {
-    let port: u16 = query.get("port").and_then(|text| text.parse().ok()).unwrap_or(0);
+async fn tunnel(guest: &Arc<Guest>, port: u16, request: Request<Incoming>) -> Answer {
     let closed = |_| Refusal(StatusCode::BAD_GATEWAY, "the port is not open".into());
     let mut target = TcpStream::connect(("127.0.0.1", port)).await.map_err(closed)?;
     let until = guest.ended.clone();

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use tokio::sync::mpsc;
 
 use super::faults::Faults;
-use super::guest::GuestServer;
+use super::guest::{Agents, GuestServer};
 use super::holds::Holds;
 use crate::{Ended, Exit, Launch, Maintenance, Observed, Tombstone, Update, Usage};
 
@@ -30,6 +30,7 @@ pub(super) struct Host {
     kept: Mutex<Kept>,
     incarnations: AtomicU64,
     cpu_usec: AtomicU64,
+    agents: Agents,
 }
 
 #[derive(Default)]
@@ -67,11 +68,16 @@ impl Host {
             kept: Mutex::default(),
             incarnations: AtomicU64::new(0),
             cpu_usec: AtomicU64::new(0),
+            agents: Agents::default(),
         }
     }
 
     pub(super) fn set_cpu_usec(&self, cpu_usec: u64) {
         self.cpu_usec.store(cpu_usec, Ordering::Relaxed);
+    }
+
+    pub(super) fn set_agents(&self, port: u16) {
+        self.agents.store(port, Ordering::Relaxed);
     }
 
     pub(super) fn ids(&self) -> Vec<SandboxId> {
@@ -275,7 +281,7 @@ impl Host {
         incarnation: &str,
     ) -> Result<GuestServer> {
         let _entered = self.runtime.enter();
-        GuestServer::start(socket, self.root(id), env, incarnation)
+        GuestServer::start(socket, self.root(id), env, (incarnation, self.agents.clone()))
     }
 
     fn ended(&self, compute: &Compute) -> Ended {

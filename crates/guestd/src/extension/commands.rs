@@ -60,11 +60,11 @@ pub(super) async fn start(state: &Arc<State>, request: Request) -> Result<Respon
     Ok(frames(reader, lifeline))
 }
 
-/// Those that run and that live on without a connection.
+/// Those that run and that live on without a connection, and whether the agent daemon does.
 pub(super) fn list(state: &State) -> Response {
     let detached = state.processes.running().into_iter().filter(|process| process.start.detached);
     let ids = detached.filter_map(|process| process.start.id.clone());
-    json(&Commands { detached: ids.collect() })
+    json(&Commands { detached: ids.collect(), agents: state.agents.is_running() })
 }
 
 pub(super) fn attach(state: &State, request: &Request, id: &str) -> Result<Response> {

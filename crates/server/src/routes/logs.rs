@@ -1,6 +1,6 @@
 //! The agent's log, and what a sandbox uses.
 
-use api::{Logs, LogsQuery, Usage};
+use api::{LogAmount, LogStream, Logs, LogsQuery, Usage};
 use axum::Json as Answer;
 use axum::extract::State;
 use engine::LogTail;
@@ -12,14 +12,15 @@ use crate::target::{NoQuery, RawQuery, Target};
 
 /// Read the end of the agent's log
 ///
-/// At most 1 MiB. Without an agent it is empty. What is larger is cut at its beginning, after a
+/// Or, with `stream=agents`, of what the agent daemon logged: why an agent could not be started or
+/// installed, which agent died. At most 1 MiB. Without an agent it is empty. What is larger is cut at its beginning, after a
 /// line break.
 #[utoipa::path(
     get, path = "/v1/sandboxes/{id}/logs", tag = "Commands", operation_id = "read_logs",
     params(
         ("id" = String, Path, description = "Its id or its name"),
         ("stream" = Option<String>, Query,
-            description = "`stderr` (default); `stdout` and `all` are reserved"),
+            description = "`stderr` (default), or `agents`; `stdout` and `all` are reserved"),
         ("lines" = Option<u64>, Query,
             description = "How many last lines; default 100, at most 10000; not with `bytes`"),
         ("bytes" = Option<u64>, Query,
@@ -39,11 +40,15 @@ pub(crate) async fn logs(
     Target(sandbox): Target,
     RawQuery(query): RawQuery,
 ) -> Result<Answer<Logs>, Refusal> {
-    let tail = match LogsQuery::parse(query.as_deref())? {
-        LogsQuery::Lines(lines) => LogTail::Lines(u32::try_from(lines).unwrap_or(u32::MAX)),
-        LogsQuery::Bytes(bytes) => LogTail::Bytes(bytes),
+    let LogsQuery { stream, amount } = LogsQuery::parse(query.as_deref())?;
+    let tail = match amount {
+        LogAmount::Lines(lines) => LogTail::Lines(u32::try_from(lines).unwrap_or(u32::MAX)),
+        LogAmount::Bytes(bytes) => LogTail::Bytes(bytes),
     };
-    let logs = app.engine.logs(&caller, &sandbox, tail).await?;
+    let logs = match stream {
+        LogStream::Stderr => app.engine.logs(&caller, &sandbox, tail).await?,
+        LogStream::Agents => app.engine.agents_log(&caller, &sandbox, tail).await?,
+    };
     Ok(Answer(Logs {
         content: String::from_utf8_lossy(&logs.content).into_owned(),
         truncated: logs.truncated,

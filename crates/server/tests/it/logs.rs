@@ -18,7 +18,7 @@ async fn without_an_agent_the_log_is_empty() {
     let server = TestServer::start().await;
     let path = server.operator.sandbox().await;
     let empty = json!({ "content": "", "truncated": false, "total_bytes": 0 });
-    for query in ["", "?stream=stderr", "?lines=5", "?bytes=5"] {
+    for query in ["", "?stream=stderr", "?stream=agents", "?lines=5", "?bytes=5"] {
         let logs = server.operator.get(&format!("{path}/logs{query}")).await.json(200);
         assert_eq!(logs, empty, "{query}");
     }

@@ -29,3 +29,4 @@ mod sign_in;
 mod tenancy;
 mod tls;
 mod tunnel;
+mod turns;
