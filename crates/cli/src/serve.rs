@@ -70,7 +70,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
             tokio::select! {
                 lock = Lock::wait(&dir)? => lock.context("wait for the lease")??,
                 ended = &mut signalled => {
-                    town.end().await;
+                    Box::pin(town.end()).await;
                     return ended;
                 }
             }
@@ -80,7 +80,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     ready();
     tokio::select! {
         ended = signalled => {
-            town.end().await;
+            Box::pin(town.end()).await;
             ended
         }
         () = lease.lost() => bail!("the lease on {} was lost: another server may act", dir.display()),

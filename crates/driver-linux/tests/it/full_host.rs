@@ -1,5 +1,7 @@
 //! The file system below the data directory is full: who notices what, and what happens when it is not.
 
+#![expect(clippy::unwrap_used, reason = "support of tests: a panic is how it tells")]
+
 mod needs_root {
     use std::io::Write as _;
     use std::path::Path;

@@ -1,5 +1,7 @@
 //! What a sandbox may use, measured from inside and outside.
 
+#![expect(clippy::unwrap_used, reason = "support of tests: a panic is how it tells")]
+
 mod needs_root {
     use driver::{Driver, Launch};
     use model::{EndReason, Phase, Policy};

@@ -3,11 +3,7 @@
 //! Which ones are trusted is read from the environment when a registry is opened, so the test runs itself
 //! once more in a process with another environment.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "support of tests: a panic is how it tells"
-)]
+#![expect(clippy::unwrap_used, reason = "support of tests: a panic is how it tells")]
 
 use std::path::Path;
 use std::process::Command;

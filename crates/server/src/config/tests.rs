@@ -163,7 +163,12 @@ fn the_table_has_every_setting_and_no_other() {
         tls_cert: Some("x".into()),
         tls_key: Some("x".into()),
         templates_dir: Some("x".into()),
-        disk: super::Disk { pool_gb: Some(1), ..super::Disk::default() },
+        disk: super::Disk {
+            pool_gb: Some(1),
+            io_bytes_per_second: Some(1),
+            io_operations_per_second: Some(1),
+            ..super::Disk::default()
+        },
         ports: super::Ports { domain: Some("x".into()), ..super::Ports::default() },
         pool: super::PoolDefaults { max_sandboxes: Some(1) },
         secrets: super::Secrets {

@@ -34,17 +34,18 @@ fn until(what: &str, mut happened: impl FnMut() -> bool) {
 fn a_daemon_that_cannot_start_says_why_and_its_log_is_there() {
     let server = Server::start();
     let serve = "from socket import *; s = socket(); s.bind(('127.0.0.1', 2468)); s.listen(); \
-        import time; time.sleep(1000)";
-    let taken = format!("nohup python3 -c \"{serve}\" >/dev/null 2>&1 & echo $! > /workspace/pid");
+        open('/workspace/up', 'w'); import time; time.sleep(1000)";
+    let taken = format!(
+        "nohup python3 -c \"{serve}\" >/dev/null 2>&1 & echo $! > /workspace/pid; \
+         while [ ! -e /workspace/up ]; do sleep 0.05; done"
+    );
     server.ok(&["sandbox", "exec", "box", "--", &taken]);
     let connection = connection(&server, "box");
     let connection = connection.each_ref().map(String::as_str);
     let list = [&["agents", "agents", "list"], &connection[..]].concat();
-    until("the port is taken", || {
-        let refused = server.instance().bastide(&list).map_err(|error| error.to_string());
-        let why = "the agent daemon does not start: cannot listen at 127.0.0.1:2468";
-        refused.is_err_and(|error| error.contains("503") && error.contains(why))
-    });
+    let refused = server.instance().bastide(&list).unwrap_err().to_string();
+    let why = "the agent daemon does not start: cannot listen at 127.0.0.1:2468";
+    assert!(refused.contains("503") && refused.contains(why), "{refused}");
     server.ok(&["sandbox", "exec", "box", "--", "kill $(cat /workspace/pid)"]);
     until("the port is free", || server.instance().bastide(&list).is_ok());
     let logs: Value =
