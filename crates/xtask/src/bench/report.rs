@@ -61,22 +61,9 @@ impl Report {
         for (name, value) in &self.facts {
             say::line(&format!("- {name}: {value}"));
         }
-        say::line("\nTimes in ms: median / min / p99.\n");
-        let head = [
-            "",
-            "create",
-            "create → first exec",
-            "create, exec, destroy",
-            "exec",
-            "pause",
-            "resume",
-        ];
-        let rows = self.times.iter().map(|times| {
-            let Times { name, create, first, exec, pause, resume, whole } = times;
-            let cells = [create, first, whole, exec, pause, resume].map(Samples::shown);
-            [(*name).to_owned()].into_iter().chain(cells).collect()
-        });
-        table(&head, rows.collect());
+        if !self.times.is_empty() {
+            self.print_times();
+        }
         say::line("");
         let head = ["what", "measured", "compared", "promise", ""];
         let rows = self.findings.iter().map(|finding| {
@@ -102,6 +89,25 @@ impl Report {
             say::line("\nOne create in the launcher, step by step:\n");
             self.steps.iter().for_each(|line| say::line(&format!("    {line}")));
         }
+    }
+
+    fn print_times(&self) {
+        say::line("\nTimes in ms: median / min / p99.\n");
+        let head = [
+            "",
+            "create",
+            "create → first exec",
+            "create, exec, destroy",
+            "exec",
+            "pause",
+            "resume",
+        ];
+        let rows = self.times.iter().map(|times| {
+            let Times { name, create, first, exec, pause, resume, whole } = times;
+            let cells = [create, first, whole, exec, pause, resume].map(Samples::shown);
+            [(*name).to_owned()].into_iter().chain(cells).collect()
+        });
+        table(&head, rows.collect());
     }
 
     pub(super) fn json(&self) -> Value {
