@@ -205,10 +205,7 @@ impl Inner {
         let (exits, receiver) = mpsc::channel(EXITS_MAX);
         let tasks = TaskTracker::new();
         let cancel = CancellationToken::new();
-        let bounds_io = config.disk.bytes_per_second.or(config.disk.operations_per_second);
-        if bounds_io.is_some() && !hierarchy.bounds_io() {
-            tracing::warn!("no cgroup controller for io: disk.io_… limits are not enforced");
-        }
+        order::warn_of_unbounded_io(config.disk, &hierarchy);
         Ok(Self {
             sealer,
             images: config.images,

@@ -9,9 +9,10 @@ use model::{Error, Limits, Policy, Result, SandboxSpec};
 use super::layout::{self, HOSTNAME, Layout};
 use super::stored::Stored;
 use super::{Inner, bare};
+use crate::cgroup::Hierarchy;
 use crate::egress::Sockets;
 use crate::plan::{GuestPlan, IoLimit, LaunchPlan, RootPlan, RunRecord};
-use crate::pool::Disk;
+use crate::pool::{Disk, DiskConfig};
 use crate::template::Built;
 
 /// What one launch needs beside the stored spec.
@@ -111,6 +112,14 @@ impl Inner {
         plan.record = record;
         plan.io = self.io_limit(bare);
         Ok(plan)
+    }
+}
+
+/// Tells the operator of limits that this host cannot set.
+pub(super) fn warn_of_unbounded_io(disk: DiskConfig, hierarchy: &Hierarchy) {
+    let wanted = disk.bytes_per_second.or(disk.operations_per_second);
+    if wanted.is_some() && !hierarchy.bounds_io() {
+        tracing::warn!("no cgroup controller for io: disk.io_… limits are not enforced");
     }
 }
 
