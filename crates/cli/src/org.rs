@@ -46,13 +46,13 @@ pub(crate) enum Command {
         /// `usr_…` or `org_…`
         whose: String,
         #[command(flatten)]
-        limits: Limits,
+        limits: NewLimits,
     },
 }
 
 /// All that is given replaces all that was said before.
 #[derive(Debug, Args)]
-pub(crate) struct Limits {
+pub(crate) struct NewLimits {
     #[arg(long, value_parser = ["free", "operator"])]
     plan: Option<String>,
     /// Persistent sandboxes at once
@@ -121,11 +121,11 @@ async fn show(client: &Client, organisation: &str, json: bool) -> Result<(), Fai
     Ok(())
 }
 
-async fn limit(client: &Client, whose: &str, limits: Limits, json: bool) -> Result<(), Failure> {
+async fn limit(client: &Client, whose: &str, limits: NewLimits, json: bool) -> Result<(), Failure> {
     let is_owner = whose.starts_with("usr_");
     let kind = if is_owner { "owners" } else { "organisations" };
     let path = format!("/v1/admin/{kind}/{}/limits", id(whose)?);
-    let Limits { plan, persistent_max, ephemeral_max, disk_gb_per_tier_max, clear } = limits;
+    let NewLimits { plan, persistent_max, ephemeral_max, disk_gb_per_tier_max, clear } = limits;
     let body = LimitsBody { plan, persistent_max, ephemeral_max, disk_gb_per_tier_max };
     if body != LimitsBody::default() || clear {
         let body = serde_json::to_value(&body).map_err(|e| Failure::new(e.to_string()))?;

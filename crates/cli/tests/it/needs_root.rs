@@ -1,6 +1,7 @@
 //! Every command of the client against a real server with real sandboxes, made from the template
 //! `host`, which needs no building.
 
+mod accounts;
 mod agents;
 mod browser;
 mod clients;

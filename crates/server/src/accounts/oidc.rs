@@ -1,4 +1,4 @@
-//! Tokens of an OpenID Connect issuer that the operator trusts: signature, issuer, audience and times
+//! Tokens of an `OpenID` Connect issuer that the operator trusts: signature, issuer, audience and times
 //! are checked against the keys that the issuer publishes, which it may change at any time.
 
 use std::sync::{Mutex, PoisonError};

@@ -86,7 +86,7 @@ pub(crate) async fn get(
         id: found.id.to_string(),
         name: found.name,
         created_at: found.created_at,
-        members: members.into_iter().map(member).collect(),
+        members: members.iter().map(member).collect(),
         limits: LimitsBody::new(limits.plan, limits.quota),
     }))
 }
@@ -178,6 +178,6 @@ fn shown(one: store::Organisation) -> Organisation {
     Organisation { id: one.id.to_string(), name: one.name, created_at: one.created_at }
 }
 
-fn member(one: store::Member) -> Member {
+fn member(one: &store::Member) -> Member {
     Member { owner: one.owner.to_string(), role: one.role.as_str().into(), since: one.since }
 }

@@ -10,7 +10,6 @@ fn accounts_and_keys_are_the_same_on_postgresql() {
 
 #[test]
 fn claims_quotas_and_events_are_the_same_on_postgresql() {
-    let modules =
-        ["tenancy::", "organisations::", "quotas::", "idempotency::", "events::", "journal::"];
+    let modules = ["tenancy::", "organisations::", "quotas::", "idempotency::", "events::"];
     run_again_on_postgres(&[&modules[..], &["--test-threads", "4"]].concat());
 }

@@ -67,6 +67,9 @@ async fn an_owner_is_in_one_organisation_with_one_role() {
     assert!(matches!(unknown, Err(Error::NotFound { .. })), "{unknown:?}");
     let names: Vec<_> = store.organisations(10, 0).await.unwrap();
     assert_eq!(names.iter().map(|one| one.name.as_str()).collect::<Vec<_>>(), ["Other", "Acme"]);
+    let name = "Robert'); DROP TABLE members; -- $1 ?1 \" %s \\";
+    let odd = store.create_organisation(name, at(6)).await.unwrap();
+    assert_eq!(store.organisation(&odd.id).await.unwrap().unwrap().0.name, name);
     for name in ["", "a\nb", &"x".repeat(101)] {
         let refused = store.create_organisation(name, at(0)).await;
         assert!(matches!(refused, Err(Error::Invalid { .. })), "{name:?}");
