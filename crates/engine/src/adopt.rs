@@ -212,7 +212,8 @@ fn changes(core: &Core, cell: &Cell, observed: &Observed, claim: Claim) -> Vec<C
     }
     if let Some(incarnation) = observed.incarnation.clone() {
         let started_at = observed.started_at.unwrap_or_else(|| core.now());
-        changes.push(mend_begin(core, cell, Leg { incarnation, started_at }));
+        let memory_mib = cell.memory_mib();
+        changes.push(mend_begin(core, cell, Leg { incarnation, started_at, memory_mib }));
     }
     changes.extend(mend_ended(core, cell, observed, true));
     changes
@@ -236,7 +237,8 @@ fn mend_ended(core: &Core, cell: &Cell, observed: &Observed, is_kept: bool) -> V
         return Vec::new();
     }
     let Ended { incarnation, started_at, ended_at, cpu_usec } = ended;
-    let begun = mend_begin(core, cell, Leg { incarnation: incarnation.clone(), started_at });
+    let leg = Leg { incarnation: incarnation.clone(), started_at, memory_mib: cell.memory_mib() };
+    let begun = mend_begin(core, cell, leg);
     let reason = observed.end_reason;
     let stopped = core.tell_once(cell, EventKind::Stopped, Some(&incarnation), reason);
     let end = LegEnd { incarnation, ended_at, cpu_usec };

@@ -48,6 +48,8 @@ pub(crate) enum Ask {
     /// A guest over the workspace of the stopped sandbox.
     Maintain(Reply<Maintained>),
     Exited(Exit),
+    /// Its owner may not have it any more: it is stopped if it keeps its workspace, else destroyed.
+    End(EndReason),
     /// The sweep saw that its compute may be gone, or that something is unfinished.
     Look,
 }
@@ -145,6 +147,7 @@ impl Machine {
             Ask::Delete(reply) => answer(reply, self.delete(EndReason::UserRequest).await),
             Ask::Maintain(reply) => answer(reply, self.maintain().await),
             Ask::Exited(exit) => self.exited(&exit).await,
+            Ask::End(reason) => self.end_for(reason).await,
             Ask::Look => self.look().await,
         }
     }
@@ -162,7 +165,7 @@ impl Machine {
                 | Ask::Resume(reply)
                 | Ask::Update(_, reply) => answer(reply, Err(gone())),
                 Ask::Maintain(reply) => answer(reply, Err(gone())),
-                Ask::Exited(_) | Ask::Look => {}
+                Ask::Exited(_) | Ask::End(_) | Ask::Look => {}
             }
         }
     }

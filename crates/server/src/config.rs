@@ -5,6 +5,7 @@
 //! called, and what it means, is said once: in [`settings::SETTINGS`].
 
 mod accounts;
+mod billing;
 mod check;
 mod engine;
 mod flags;
@@ -23,6 +24,7 @@ use model::{PolicyName, SecretText, TemplateName};
 use serde::{Deserialize, Serialize};
 
 pub use accounts::{Auth, MailSettings, OidcSettings, Secret};
+pub use billing::Billing;
 pub use flags::Flags;
 pub use layers::{Environment, Places, load};
 pub use listen::Listen;
@@ -56,6 +58,7 @@ pub struct Config {
     pub sweep_seconds: u64,
     pub metrics: MetricsAccess,
     pub auth: Auth,
+    pub billing: Billing,
     pub mail: MailSettings,
     pub oidc: OidcSettings,
     pub database_url: Option<Secret>,
@@ -242,6 +245,7 @@ impl Default for Config {
             sweep_seconds: 10,
             metrics: MetricsAccess::Open,
             auth: Auth::default(),
+            billing: Billing::default(),
             mail: MailSettings::default(),
             oidc: OidcSettings::default(),
             database_url: None,

@@ -9,6 +9,7 @@ mod cluster;
 mod events;
 mod keys;
 mod lease;
+mod money;
 mod on_postgres;
 mod tenancy;
 
