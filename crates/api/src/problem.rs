@@ -58,8 +58,6 @@ pub enum Code {
     IdempotencyMismatch,
     /// A quota is used up; `Retry-After` says when it may be worth trying again.
     QuotaExceeded,
-    /// The balance is used up, and this deployment asks for one.
-    CreditsExhausted,
     /// Too many requests of this kind in a while; `Retry-After` says when to try again.
     RateLimited,
     /// The path only answers a request that asks for an upgrade of the connection.
@@ -78,8 +76,6 @@ pub enum Code {
     AgentNotAvailable,
     /// 000's stored workspaces come in a later version.
     WorkspaceNotAvailable,
-    /// This deployment takes no payments.
-    BillingNotAvailable,
     /// `image` is an OCI reference, and pulling one comes in a later version.
     ImagePullNotAvailable,
     /// There is no template of that name.
@@ -102,7 +98,6 @@ impl Code {
         match code {
             "agent_not_available" => Self::AgentNotAvailable,
             "workspace_not_available" => Self::WorkspaceNotAvailable,
-            "billing_not_available" => Self::BillingNotAvailable,
             "image_pull_not_available" => Self::ImagePullNotAvailable,
             "egress_log_not_available" => Self::EgressLogNotAvailable,
             "unknown_template" => Self::UnknownTemplate,

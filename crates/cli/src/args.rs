@@ -8,7 +8,7 @@ use model::TemplateName;
 use server::config::Places;
 
 use crate::failure::Failure;
-use crate::{account, agents, audit, billing, doctor, keys, org, run, sandbox, secrets, template};
+use crate::{account, agents, audit, doctor, keys, org, run, sandbox, secrets, template};
 
 /// Self-hosted sandboxes for AI agents
 #[derive(Debug, Parser)]
@@ -78,21 +78,6 @@ pub(crate) enum Command {
         connection: Connection,
         #[command(subcommand)]
         command: audit::Command,
-    },
-    /// Show what you used, and what it cost
-    Usage {
-        #[command(flatten)]
-        connection: Connection,
-        /// Day by day, the last 30 days
-        #[arg(long)]
-        days: bool,
-    },
-    /// Credit: the balance, how it changes, and how it is filled up
-    Billing {
-        #[command(flatten)]
-        connection: Connection,
-        #[command(subcommand)]
-        command: billing::Command,
     },
     /// Show a server, and all that share its data directory on this machine
     Status {

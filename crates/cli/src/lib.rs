@@ -6,7 +6,6 @@ mod agents;
 mod args;
 mod attach;
 mod audit;
-mod billing;
 mod catalogue;
 mod client;
 mod completions;
@@ -64,14 +63,6 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Audit { connection, command } => {
             let client = Client::new(&connection)?;
             block_on(audit::execute(&client, command, connection.shown.json))
-        }
-        Command::Usage { connection, days } => {
-            let client = Client::new(&connection)?;
-            block_on(billing::usage(&client, days, connection.shown.json))
-        }
-        Command::Billing { connection, command } => {
-            let client = Client::new(&connection)?;
-            block_on(billing::execute(&client, command, connection.shown.json))
         }
         Command::Keys { connection, command } => {
             let client = Client::new(&connection)?;

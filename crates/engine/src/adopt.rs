@@ -212,8 +212,7 @@ fn changes(core: &Core, cell: &Cell, observed: &Observed, claim: Claim) -> Vec<C
     }
     if let Some(incarnation) = observed.incarnation.clone() {
         let started_at = observed.started_at.unwrap_or_else(|| core.now());
-        let memory_mib = cell.memory_mib();
-        changes.push(mend_begin(core, cell, Leg { incarnation, started_at, memory_mib }));
+        changes.push(mend_begin(core, cell, Leg { incarnation, started_at }));
     }
     changes.extend(mend_ended(core, cell, observed, true));
     changes
@@ -237,8 +236,7 @@ fn mend_ended(core: &Core, cell: &Cell, observed: &Observed, is_kept: bool) -> V
         return Vec::new();
     }
     let Ended { incarnation, started_at, ended_at, cpu_usec } = ended;
-    let leg = Leg { incarnation: incarnation.clone(), started_at, memory_mib: cell.memory_mib() };
-    let begun = mend_begin(core, cell, leg);
+    let begun = mend_begin(core, cell, Leg { incarnation: incarnation.clone(), started_at });
     let reason = observed.end_reason;
     let stopped = core.tell_once(cell, EventKind::Stopped, Some(&incarnation), reason);
     let end = LegEnd { incarnation, ended_at, cpu_usec };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use driver::Driver;
-use model::{Plan, Policy, PolicyName, Prices, Quota, TemplateName};
+use model::{Plan, Policy, PolicyName, Quota, TemplateName};
 
 use crate::Clock;
 
@@ -26,11 +26,6 @@ pub struct EngineConfig {
     /// Whether owners other than the operator may use the template `host`.
     pub host_template_for_all: bool,
     pub sweep_every: Duration,
-    /// How often what runs is metered and charged.
-    pub meter_every: Duration,
-    pub prices: Prices,
-    /// Whether owners without credit may start nothing, and lose what runs.
-    pub enforce_credit: bool,
     /// How long one pool may take to answer a list.
     pub list_timeout: Duration,
     /// How long a launch, stop or removal may take before it counts as failed.
@@ -81,9 +76,6 @@ impl Default for EngineConfig {
                 .collect(),
             host_template_for_all: false,
             sweep_every: Duration::from_secs(10),
-            meter_every: Duration::from_secs(60),
-            prices: Prices::default(),
-            enforce_credit: false,
             list_timeout: Duration::from_secs(2),
             operation_timeout: Duration::from_secs(60),
             clock: Clock::system(),

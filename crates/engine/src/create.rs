@@ -12,7 +12,6 @@ use store::{Remembered, Request};
 use tokio::sync::{oneshot, watch};
 
 use crate::machine::{self, First, LaunchOrder};
-use crate::meter;
 use crate::registry::State;
 use crate::resolve::{Resolved, resolve};
 use crate::{Caller, Created, Engine, Idempotency, Sandbox};
@@ -139,7 +138,6 @@ impl Engine {
         mut request: Option<RequestClaim>,
     ) -> Result<Created> {
         self.core.require_open()?;
-        meter::require_credit(&self.core, caller).await?;
         let mut resolved = resolve(&self.core, caller, wanted).await?;
         for _ in 0..NAMES_TRIED {
             match self.try_launch(caller, &resolved, &mut request).await {

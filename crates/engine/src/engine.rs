@@ -16,7 +16,6 @@ use tokio_util::sync::DropGuard;
 
 use crate::core::Core;
 use crate::machine::{Ask, Reply};
-use crate::meter;
 use crate::pool::{PoolState, none_answers};
 use crate::registry::Cell;
 use crate::{
@@ -106,7 +105,6 @@ impl Engine {
 
     pub async fn start_sandbox(&self, caller: &Caller, sandbox: &SandboxRef) -> Result<Sandbox> {
         let quota = caller.quota.over(self.core.config.quota(caller.plan));
-        meter::require_credit(&self.core, caller).await?;
         self.ask(caller, sandbox, |reply| Ask::Start(quota, reply)).await
     }
 

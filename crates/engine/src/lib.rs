@@ -22,7 +22,6 @@ mod files;
 mod follow;
 mod guest;
 mod machine;
-mod meter;
 mod pool;
 mod registry;
 mod resolve;

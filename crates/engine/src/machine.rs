@@ -48,8 +48,6 @@ pub(crate) enum Ask {
     /// A guest over the workspace of the stopped sandbox.
     Maintain(Reply<Maintained>),
     Exited(Exit),
-    /// Its owner may not have it any more: it is stopped if it keeps its workspace, else destroyed.
-    End(EndReason),
     /// The sweep saw that its compute may be gone, or that something is unfinished.
     Look,
 }
@@ -147,7 +145,6 @@ impl Machine {
             Ask::Delete(reply) => answer(reply, self.delete(EndReason::UserRequest).await),
             Ask::Maintain(reply) => answer(reply, self.maintain().await),
             Ask::Exited(exit) => self.exited(&exit).await,
-            Ask::End(reason) => self.end_for(reason).await,
             Ask::Look => self.look().await,
         }
     }
@@ -165,7 +162,7 @@ impl Machine {
                 | Ask::Resume(reply)
                 | Ask::Update(_, reply) => answer(reply, Err(gone())),
                 Ask::Maintain(reply) => answer(reply, Err(gone())),
-                Ask::Exited(_) | Ask::End(_) | Ask::Look => {}
+                Ask::Exited(_) | Ask::Look => {}
             }
         }
     }

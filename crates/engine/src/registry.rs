@@ -134,11 +134,6 @@ impl Cell {
         self.state.borrow().phase
     }
 
-    /// What it may use.
-    pub(crate) fn memory_mib(&self) -> u32 {
-        self.state.borrow().spec.limits.memory_mib
-    }
-
     fn is_counted(&self) -> bool {
         self.counted.load(Ordering::Acquire)
     }

@@ -15,7 +15,6 @@ use crate::adopt;
 use crate::core::Core;
 use crate::engine::later;
 use crate::machine::Ask;
-use crate::meter;
 use crate::pool::PoolState;
 use crate::registry::Cell;
 
@@ -32,7 +31,6 @@ pub(crate) fn spawn(core: &Arc<Core>) {
         }
     }
     core.tasks.spawn(run(Arc::clone(core)));
-    core.tasks.spawn(meter::run(Arc::clone(core)));
 }
 
 async fn pass_on_exits(core: Arc<Core>, mut exits: mpsc::Receiver<Exit>) {

@@ -20,9 +20,6 @@ pub enum Error {
     /// A quota or a rate is used up; try again after `retry_after`.
     #[error("{detail}")]
     Exhausted { detail: String, retry_after: Duration },
-    /// The caller has no money left, and it is needed here.
-    #[error("{detail}")]
-    NoCredit { detail: String },
     /// No room anywhere for one more sandbox.
     #[error("{detail}")]
     NoCapacity { detail: String },

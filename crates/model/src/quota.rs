@@ -3,9 +3,6 @@
 
 use crate::Tier;
 
-/// Who owns what the operator's own key makes.
-pub const OPERATOR: &str = "usr_operator";
-
 /// The plan of a key or tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Plan {

@@ -13,7 +13,6 @@ use url::Url;
 use vault::Vault;
 
 use crate::accounts::Accounts;
-use crate::billing::Billing;
 use crate::config::{Limits, MetricsAccess};
 use crate::forward::Leader;
 use crate::metrics::Metrics;
@@ -30,7 +29,6 @@ pub(crate) struct Shared {
     pub(crate) vault: Vault,
     pub(crate) address: PublicAddress,
     pub(crate) accounts: Accounts,
-    pub(crate) billing: Billing,
     /// Signs and checks links to ports.
     pub(crate) signer: Signer,
     /// Where ports have hosts of their own.

@@ -5,7 +5,6 @@
 //! called, and what it means, is said once: in [`settings::SETTINGS`].
 
 mod accounts;
-mod billing;
 mod check;
 mod engine;
 mod flags;
@@ -24,7 +23,6 @@ use model::{PolicyName, SecretText, TemplateName};
 use serde::{Deserialize, Serialize};
 
 pub use accounts::{Auth, MailSettings, OidcSettings, Secret};
-pub use billing::Billing;
 pub use flags::Flags;
 pub use layers::{Environment, Places, load};
 pub use listen::Listen;
@@ -58,7 +56,6 @@ pub struct Config {
     pub sweep_seconds: u64,
     pub metrics: MetricsAccess,
     pub auth: Auth,
-    pub billing: Billing,
     pub mail: MailSettings,
     pub oidc: OidcSettings,
     pub database_url: Option<Secret>,
@@ -245,7 +242,6 @@ impl Default for Config {
             sweep_seconds: 10,
             metrics: MetricsAccess::Open,
             auth: Auth::default(),
-            billing: Billing::default(),
             mail: MailSettings::default(),
             oidc: OidcSettings::default(),
             database_url: None,

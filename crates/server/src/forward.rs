@@ -50,15 +50,7 @@ enum Place {
 }
 
 /// Routes that need the store alone.
-const STORED: &[&str] = &[
-    "/v1/api-keys",
-    "/v1/tenants",
-    "/v1/auth",
-    "/v1/admin",
-    "/v1/usage",
-    "/v1/dashboard",
-    "/v1/billing",
-];
+const STORED: &[&str] = &["/v1/api-keys", "/v1/tenants", "/v1/auth", "/v1/admin"];
 
 /// Hop by hop, not end to end.
 const PER_CONNECTION: [HeaderName; 6] = [

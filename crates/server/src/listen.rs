@@ -36,7 +36,6 @@ use vault::Vault;
 
 use crate::accounts::Accounts;
 use crate::app::{App, PublicAddress, Shared, Standing};
-use crate::billing::{self, Billing};
 use crate::config::Config;
 use crate::forward::Leader;
 pub(crate) use crate::listen::door::PeerAddress;
@@ -115,7 +114,6 @@ pub struct Server {
     address: PublicAddress,
     signer: Signer,
     accounts: Accounts,
-    billing: Billing,
     domain: Option<Domain>,
     document: OpenApi,
     door: Door,
@@ -170,7 +168,6 @@ impl Server {
             listeners,
             signer: Signer::new(&key),
             accounts: Accounts::open(config, &key)?,
-            billing: Billing::open(&config.billing)?,
             domain: Domain::new(config.ports.domain.as_deref(), &address),
             data_dir: config.data_dir.clone(),
             config: config.clone(),
@@ -207,10 +204,6 @@ impl Server {
         if let Some(found) = found {
             turns::find_again(&app, found);
         }
-        if let Some(stripe) = self.billing.stripe.clone() {
-            let (store, until) = (self.store.clone(), self.shutdown.clone());
-            self.accepting.spawn(billing::fill_up(stripe, store, until));
-        }
         if epoch.is_some() {
             let socket = local::bind(&leader_socket(&self.data_dir))?;
             let accepted = self.local.clone().accept_local(socket, self.local_shutdown.clone());
@@ -242,7 +235,6 @@ impl Server {
             vault: self.vault.clone(),
             signer: self.signer.clone(),
             accounts: self.accounts.clone(),
-            billing: self.billing.clone(),
             preview_domain: self.domain.clone(),
             preview_silence: Duration::from_secs(self.config.ports.silence_seconds),
             address: self.address.clone(),

@@ -15,8 +15,8 @@ use utoipa_axum::routes;
 use crate::app::{App, Pages};
 use crate::docs;
 use crate::routes::{
-    administration, agents, billing, catalogue, egress, events, exec, files, keys, lifecycle, logs,
-    meta, organisations, ports, sandboxes, secrets, sign_in, tenants, tunnel, usage,
+    administration, agents, catalogue, egress, events, exec, files, keys, lifecycle, logs, meta,
+    organisations, ports, sandboxes, secrets, sign_in, tenants, tunnel,
 };
 
 const PROBLEM_JSON: &str = "application/problem+json";
@@ -44,8 +44,6 @@ const PROBLEM_JSON: &str = "application/problem+json";
         (name = "Catalogue", description = "Agents that a session may ask for"),
         (name = "Secrets", description = "Keys of model vendors and the like, for sessions"),
         (name = "Administration", description = "Organisations, limits, the audit log"),
-        (name = "Usage", description = "What was used, by day and by sandbox"),
-        (name = "Billing", description = "Credit: the balance, and how it changes"),
         (name = "Server", description = "Health, metrics, this description"),
     ),
     paths(agents::proxy, ports::proxy, ports::link),
@@ -91,17 +89,6 @@ pub(crate) fn router() -> (Router<App>, OpenApi) {
         .routes(routes!(tenants::me))
         .routes(routes!(tenants::create_key, tenants::list_keys))
         .routes(routes!(tenants::revoke_key))
-        .routes(routes!(usage::current))
-        .routes(routes!(usage::history))
-        .routes(routes!(usage::overview))
-        .routes(routes!(usage::sandboxes))
-        .routes(routes!(usage::daily))
-        .routes(routes!(billing::balance))
-        .routes(routes!(billing::checkout))
-        .routes(routes!(billing::transactions))
-        .routes(routes!(billing::auto_topup, billing::set_auto_topup))
-        .routes(routes!(billing::grant))
-        .routes(routes!(billing::webhook))
         .routes(routes!(keys::create, keys::list))
         .routes(routes!(keys::revoke))
         .routes(routes!(catalogue::list))

@@ -6,10 +6,11 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use model::{OPERATOR, OwnerId, Plan};
+use model::{OwnerId, Plan};
 use store::{KeyFormat, Store};
 
 pub const OPERATOR_KEY_FILE: &str = "operator.key";
+const OPERATOR: &str = "usr_operator";
 
 /// Makes the key unless the one in the file works. Answers where the file is.
 pub async fn ensure_operator_key(store: &Store, data_dir: &Path) -> Result<PathBuf> {

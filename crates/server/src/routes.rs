@@ -2,7 +2,6 @@
 
 pub(crate) mod administration;
 pub(crate) mod agents;
-pub(crate) mod billing;
 pub(crate) mod catalogue;
 pub(crate) mod egress;
 pub(crate) mod events;
@@ -19,7 +18,6 @@ pub(crate) mod secrets;
 pub(crate) mod sign_in;
 pub(crate) mod tenants;
 pub(crate) mod tunnel;
-pub(crate) mod usage;
 
 use std::sync::Arc;
 

@@ -1,17 +1,13 @@
 //! What the engine writes about one sandbox: a closed list of small changes, applied together or
 //! not at all.
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use model::{Conflict, Error, Event, EventKind, Name, OwnerId, Result, SandboxId};
 
 use crate::db::{Db, Value};
 use crate::read::micros;
-use crate::usage::Reading;
 use crate::writer::{Batch, Pending};
-use crate::{Store, code, event, lease, rate, usage};
-
-/// Longer than events.
-const LEGS_KEPT_FOR: SignedDuration = SignedDuration::from_hours(31 * 24);
+use crate::{Store, code, event, lease, rate};
 
 /// One change; [`Store::apply`] takes several.
 #[derive(Debug, Clone, PartialEq)]
@@ -36,8 +32,6 @@ pub enum Change {
     Release,
     Rename(Name),
     BeginLeg(Leg),
-    /// What compute that runs has used so far.
-    Meter(LegEnd),
     /// Ends a leg and tells `billing.sandbox-hour`, once; nothing when it has ended or never began.
     EndLeg(LegEnd),
     Tell(Event, Transition),
@@ -64,11 +58,9 @@ pub struct Transition(pub String);
 pub struct Leg {
     pub incarnation: String,
     pub started_at: Timestamp,
-    /// What it may use, for which it is charged.
-    pub memory_mib: u32,
 }
 
-/// Compute that ended, or was looked at, at that moment.
+/// Compute that ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LegEnd {
     pub incarnation: String,
@@ -102,9 +94,12 @@ impl Store {
             execute(&batch.db, expired, &[&micros(now)])?;
             code::prune(&batch.db, now)?;
             rate::prune(&batch.db, now)?;
-            let old = events_before - LEGS_KEPT_FOR;
-            execute(&batch.db, "DELETE FROM legs WHERE ended_at < $1", &[&micros(old)])?;
-            usage::prune(&batch.db, old)
+            execute(
+                &batch.db,
+                "DELETE FROM legs WHERE ended_at < $1 - 31 * 86400000000",
+                &[&micros(events_before)],
+            )?;
+            Ok(())
         })
     }
 }
@@ -131,11 +126,6 @@ fn apply(batch: &mut Batch<'_>, of: &Subject, change: Change) -> Result<()> {
         Change::Release => execute(db, "DELETE FROM names WHERE sandbox = $1", &[&of.id]).map(drop),
         Change::Rename(name) => rename(db, of, &name),
         Change::BeginLeg(leg) => begin_leg(db, of, &leg).map(drop),
-        Change::Meter(LegEnd { incarnation, ended_at, cpu_usec }) => {
-            let cpu_usec = i64::try_from(cpu_usec).unwrap_or(i64::MAX);
-            let (sandbox, incarnation) = (of.id.as_str(), incarnation.as_str());
-            usage::meter(db, &Reading { sandbox, incarnation, cpu_usec, at: ended_at })
-        }
         Change::EndLeg(end) => end_leg(batch, of, &end).map(drop),
         Change::Tell(event, transition) => tell(batch, event, &transition),
         Change::MendBegin(leg, event, transition) => {
@@ -164,19 +154,10 @@ fn tell(batch: &mut Batch<'_>, event: Event, transition: &Transition) -> Result<
 fn begin_leg(db: &Db<'_>, of: &Subject, leg: &Leg) -> Result<bool> {
     let inserted = execute(
         db,
-        "INSERT INTO legs (sandbox, incarnation, owner, started_at, memory_mib)
-         VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING",
-        &[
-            &of.id,
-            &leg.incarnation,
-            &of.owner.as_str(),
-            &micros(leg.started_at),
-            &i64::from(leg.memory_mib),
-        ],
+        "INSERT INTO legs (sandbox, incarnation, owner, started_at) VALUES ($1, $2, $3, $4)
+         ON CONFLICT DO NOTHING",
+        &[&of.id, &leg.incarnation, &of.owner.as_str(), &micros(leg.started_at)],
     )?;
-    if inserted == 1 {
-        usage::begun(db, of.owner.as_str(), &of.id, leg)?;
-    }
     Ok(inserted == 1)
 }
 
@@ -238,17 +219,13 @@ fn settle(db: &Db<'_>, of: &Subject, answer: Option<&str>) -> Result<()> {
 /// Whether it was open.
 fn end_leg(batch: &mut Batch<'_>, of: &Subject, end: &LegEnd) -> Result<bool> {
     let cpu_usec = i64::try_from(end.cpu_usec).unwrap_or(i64::MAX);
-    let (sandbox, incarnation) = (of.id.as_str(), end.incarnation.as_str());
-    usage::meter(&batch.db, &Reading { sandbox, incarnation, cpu_usec, at: end.ended_at })?;
-    // A counter that was not seen at the end is what it was when it was last seen.
-    let ended = batch.db.first(
-        "UPDATE legs SET ended_at = $1, cpu_usec = metered_cpu_usec
-         WHERE sandbox = $2 AND incarnation = $3 AND ended_at IS NULL RETURNING started_at, cpu_usec",
-        &[&micros(end.ended_at), &of.id, &end.incarnation],
-        |row| Ok((row.get::<i64>(0)?, row.get::<i64>(1)?)),
+    let started_at = batch.db.first(
+        "UPDATE legs SET ended_at = $1, cpu_usec = $2
+         WHERE sandbox = $3 AND incarnation = $4 AND ended_at IS NULL RETURNING started_at",
+        &[&micros(end.ended_at), &cpu_usec, &of.id, &end.incarnation],
+        |row| row.get::<i64>(0),
     )?;
-    let Some((started_at, cpu_usec)) = ended else { return Ok(false) };
-    usage::ended(&batch.db, &of.id, end.ended_at)?;
+    let Some(started_at) = started_at else { return Ok(false) };
     let duration_usec = (micros(end.ended_at) - started_at).max(0);
     let event = Event {
         owner: of.owner.clone(),

@@ -13,14 +13,11 @@ mod db;
 mod event;
 mod key;
 mod lease;
-mod ledger;
 mod rate;
 mod read;
 mod schema;
 mod subject;
 mod tenancy;
-mod topup;
-mod usage;
 mod writer;
 
 use std::path::Path;
@@ -38,13 +35,10 @@ pub use change::{Change, Leg, LegEnd, Remembered, Transition};
 pub use event::{EventId, StoredEvent};
 pub use key::{KeyFormat, KeyRecord, NewKey, Verified};
 pub use lease::Epoch;
-pub use ledger::{Credit, Entry};
 pub use rate::{Admission, Rate};
 pub use read::{Backlog, NameClaim, OpenLeg, Request};
 pub use subject::Subject;
 pub use tenancy::{LimitRow, Limited, Member, Organisation};
-pub use topup::{AutoTopup, PayingWith, Topup};
-pub use usage::{Past, Usage};
 pub use writer::Pending;
 
 /// A handle on the database; clones share it. With an epoch, it writes about sandboxes only while

@@ -106,8 +106,7 @@ impl Machine {
             self.core.tell_once(&self.cell, EventKind::Running, incarnation.as_deref(), None);
         let leg = incarnation.map(|incarnation| {
             let started_at = observed.started_at.unwrap_or_else(|| self.core.now());
-            let (incarnation, memory_mib) = (incarnation.to_string(), self.cell.memory_mib());
-            Change::BeginLeg(Leg { incarnation, started_at, memory_mib })
+            Change::BeginLeg(Leg { incarnation: incarnation.to_string(), started_at })
         });
         let changes = [settled, leg, Some(running)].into_iter().flatten().collect();
         // Others with the same idempotency key wait until it is written.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use guest_proto::{ExecFrame, Guest};
 use jiff::{SignedDuration, Timestamp};
 use model::reaper::{Action, Observed, decide, next_check};
-use model::{EndReason, EventKind, Phase, Tier};
+use model::{EndReason, EventKind, Phase};
 
 use super::Machine;
 use crate::registry::Cell;
@@ -69,23 +69,6 @@ impl Machine {
         self.tell_why(kind, reason);
         if let Err(failure) = self.delete(reason).await {
             self.warn("destroy", failure);
-        }
-    }
-
-    /// What is not the sandbox's own doing.
-    pub(super) async fn end_for(&mut self, reason: EndReason) {
-        let tier = self.state.borrow().spec.tier;
-        match tier {
-            Tier::Ephemeral => {
-                if let Err(failure) = self.delete(reason).await {
-                    self.warn("destroy", failure);
-                }
-            }
-            Tier::Persistent => {
-                if let Err(failure) = self.stop(reason).await {
-                    self.warn("stop", failure);
-                }
-            }
         }
     }
 

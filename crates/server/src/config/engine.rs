@@ -26,8 +26,6 @@ impl Config {
                 .collect(),
             defined_templates: self.defined_templates(),
             host_template_for_all: self.host_template_for_all,
-            prices: self.billing.prices(),
-            enforce_credit: self.billing.enforce,
             sweep_every: Duration::from_secs(self.sweep_seconds),
             ..EngineConfig::default()
         }

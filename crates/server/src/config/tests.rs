@@ -186,11 +186,6 @@ fn the_table_has_every_setting_and_no_other() {
             ses_secret_access_key: Some(secret.clone()),
             ..super::MailSettings::default()
         },
-        billing: super::Billing {
-            stripe_secret_key: Some(secret.clone()),
-            stripe_webhook_secret: Some(secret.clone()),
-            ..super::Billing::default()
-        },
         oidc: super::OidcSettings {
             issuer: Some(String::new()),
             audience: Some(String::new()),

@@ -9,7 +9,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use jiff::Timestamp;
 use model::{Email, Plan};
-use store::{Account, Credit, KeyFormat};
+use store::{Account, KeyFormat};
 
 use crate::accounts::{CODES_PER_EMAIL, Codes};
 use crate::app::App;
@@ -199,21 +199,7 @@ async fn verify(app: &App, attempt: &Attempt, asked: &VerifyCode) -> Result<Acco
     if !app.store.take_code(&email, digest, now).await? {
         return Err(Refusal::WrongCode);
     }
-    let account = app.store.open_account(&email, now).await?;
-    welcome(app, &account, now).await?;
-    Ok(account)
-}
-
-/// The credit of a new account, once.
-async fn welcome(app: &App, account: &Account, now: Timestamp) -> Result<(), Refusal> {
-    let amount_cents = app.billing.signup_credit_cents;
-    if amount_cents > 0 {
-        let (description, reference) = ("Welcome".into(), format!("sign-up:{}", account.owner));
-        app.store
-            .credit(&account.owner, Credit { amount_cents, description, reference }, now)
-            .await?;
-    }
-    Ok(())
+    Ok(app.store.open_account(&email, now).await?)
 }
 
 fn code_sent(verify_code: Option<String>) -> CodeSent {

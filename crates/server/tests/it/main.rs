@@ -7,7 +7,6 @@
 mod again;
 mod agents;
 mod auth;
-mod billing;
 mod catalogue;
 mod client;
 #[path = "../../../store/tests/it/cluster.rs"]

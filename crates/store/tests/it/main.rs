@@ -9,7 +9,6 @@ mod cluster;
 mod events;
 mod keys;
 mod lease;
-mod money;
 mod on_postgres;
 mod tenancy;
 
