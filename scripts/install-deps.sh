@@ -4,7 +4,7 @@
 set -euo pipefail
 
 build=(gcc libc6-dev)
-run=(btrfs-progs mmdebstrap ca-certificates curl git python3 util-linux)
+run=(btrfs-progs e2fsprogs mmdebstrap ca-certificates curl git python3 util-linux)
 clients=(python3-venv uidmap)
 # A real browser, and real programs that go through egress.
 programs=(chromium openssh-client openssh-server openssl postgresql)

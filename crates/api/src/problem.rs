@@ -90,6 +90,8 @@ pub enum Code {
     Unavailable,
     /// The disk, or the sandbox's share of it, is full.
     DiskFull,
+    /// The server's disk can be read but not written to.
+    ReadOnly,
 }
 
 impl Code {

@@ -52,9 +52,11 @@ mod fence;
 mod inspect;
 mod layout;
 mod maintenance;
+mod mend;
 mod order;
 mod pulls;
 mod remains;
+mod room;
 mod slots;
 mod stored;
 mod view;
@@ -295,18 +297,18 @@ impl Driver for LinuxDriver {
     }
 
     async fn create(&self, launch: Launch) -> Result<Observed> {
-        self.inner.fence.check()?;
-        self.create_sandbox(launch).await
+        self.inner.may_make()?;
+        self.create_sandbox(launch).await.map_err(|error| self.inner.explain(error))
     }
 
     async fn start(&self, id: SandboxId, policy: Policy) -> Result<Observed> {
-        self.inner.fence.check()?;
-        self.start_sandbox(id, policy).await
+        self.inner.may_make()?;
+        self.start_sandbox(id, policy).await.map_err(|error| self.inner.explain(error))
     }
 
     async fn stop(&self, id: SandboxId, reason: EndReason) -> Result<()> {
         self.inner.fence.check()?;
-        self.stop_sandbox(id, reason).await
+        self.stop_sandbox(id, reason).await.map_err(|error| self.inner.explain(error))
     }
 
     async fn pause(&self, id: SandboxId) -> Result<()> {
@@ -321,12 +323,12 @@ impl Driver for LinuxDriver {
 
     async fn remove(&self, id: SandboxId, reason: EndReason) -> Result<()> {
         self.inner.fence.check()?;
-        self.remove_sandbox(id, reason).await
+        self.remove_sandbox(id, reason).await.map_err(|error| self.inner.explain(error))
     }
 
     async fn update(&self, id: SandboxId, update: Update) -> Result<()> {
         self.inner.fence.check()?;
-        self.update_sandbox(id, update).await
+        self.update_sandbox(id, update).await.map_err(|error| self.inner.explain(error))
     }
 
     async fn observe(&self, id: SandboxId) -> Result<Option<Observed>> {
@@ -363,8 +365,8 @@ impl Driver for LinuxDriver {
     }
 
     async fn maintenance(&self, id: SandboxId) -> Result<Maintenance> {
-        self.inner.fence.check()?;
-        self.maintain(id).await
+        self.inner.may_make()?;
+        self.maintain(id).await.map_err(|error| self.inner.explain(error))
     }
 
     fn take_exits(&self) -> Option<mpsc::Receiver<Exit>> {
@@ -388,6 +390,7 @@ impl Driver for LinuxDriver {
 
     async fn collect(&self) -> Result<Collected> {
         self.inner.fence.check()?;
+        self.mend_pool().await;
         self.forget_tombstones().await?;
         self.collect_orphans().await
     }

@@ -250,6 +250,35 @@ impl DiskPool {
         }
     }
 
+    /// Takes note of bytes that could not be written. Until somebody did, the kernel mounts no root that
+    /// skips flushing.
+    pub(crate) fn see_write_errors(&self) {
+        let seen = File::open(&self.dir).and_then(|dir| Ok(rustix::fs::syncfs(&dir)?));
+        if let Err(error) = seen {
+            tracing::error!(%error, "the disk of the sandboxes lost what was written to it");
+        }
+    }
+
+    /// Whether the pool had to stop writing, and [`DiskPool::mount_again`] is what it needs.
+    pub(crate) fn is_broken(&self) -> bool {
+        match &self.kind {
+            Kind::Btrfs(pool) if !pool.is_native() => {
+                is_read_only(&self.dir) || !btrfs::is_mounted(&self.dir)
+            }
+            Kind::Plain | Kind::Btrfs(_) | Kind::Images(_) => false,
+        }
+    }
+
+    /// Back to what was written last, when nothing uses it.
+    pub(crate) fn mount_again(&self) -> anyhow::Result<()> {
+        if btrfs::is_mounted(&self.dir) {
+            rustix::mount::unmount(&self.dir, rustix::mount::UnmountFlags::empty())
+                .context("unmount the pool")?;
+        }
+        // What is known of it holds on: it is the same file system.
+        Btrfs::mounted(&self.data_dir.join("pool.img"), &self.dir, None).map(drop)
+    }
+
     /// Unmounts what nothing uses; loop devices go with it. Busy is fine: sandboxes run.
     pub(crate) fn close(&self) {
         match &self.kind {

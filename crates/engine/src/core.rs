@@ -14,6 +14,7 @@ use tracing::warn;
 
 use crate::agents::Found;
 use crate::create::InProgress;
+use crate::owed::{self, Debt, Owed};
 use crate::pool::PoolState;
 use crate::registry::{Cell, Registry};
 use crate::{EngineConfig, Pool};
@@ -29,6 +30,7 @@ pub(crate) struct Core {
     pub(crate) in_progress: InProgress,
     pub(crate) agents: Found,
     pub(crate) counters: Counters,
+    pub(crate) owed: Arc<Owed>,
     pub(crate) tasks: TaskTracker,
     /// Cancelled when the engine is shut down or dropped.
     pub(crate) closing: CancellationToken,
@@ -59,6 +61,7 @@ impl Core {
             in_progress: InProgress::default(),
             agents: Found::default(),
             counters: Counters::default(),
+            owed: Arc::default(),
             tasks: TaskTracker::new(),
             closing: CancellationToken::new(),
         }
@@ -79,7 +82,7 @@ impl Core {
         self.store.apply(cell.owner.clone(), cell.id, changes)
     }
 
-    /// A write that nobody waits for: writes keep their order, and its failure is logged.
+    /// A write that nobody waits for: writes keep their order, and what fails is tried again.
     pub(crate) fn record(&self, cell: &Cell, changes: Vec<Change>) {
         self.record_and_keep(cell, changes, ());
     }
@@ -91,11 +94,21 @@ impl Core {
         changes: Vec<Change>,
         kept: T,
     ) {
-        let (written, id) = (self.apply(cell, changes), cell.id);
+        let debt = Debt { owner: cell.owner.clone(), sandbox: cell.id, changes };
+        let number = self.owed.number();
+        if self.owed.owes(cell.id) {
+            return self.owed.add(number, debt);
+        }
+        let written = self.apply(cell, debt.changes.clone());
+        let (owed, id) = (Arc::clone(&self.owed), cell.id);
         self.tasks.spawn(async move {
             if let Err(failure) = written.await {
+                let is_for_now = owed::is_for_now(&failure);
                 let error = format!("{:#}", anyhow::Error::from(failure));
                 warn!(sandbox.id = %id, error, "could not record a change of {id}");
+                if is_for_now {
+                    owed.add(number, debt);
+                }
             }
             drop(kept);
         });

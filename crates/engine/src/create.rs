@@ -138,6 +138,8 @@ impl Engine {
         mut request: Option<RequestClaim>,
     ) -> Result<Created> {
         self.core.require_open()?;
+        // A name that a removed sandbox gave up may still be its own in the store.
+        self.core.pay().await;
         let mut resolved = resolve(&self.core, caller, wanted).await?;
         for _ in 0..NAMES_TRIED {
             match self.try_launch(caller, &resolved, &mut request).await {

@@ -22,6 +22,7 @@ mod files;
 mod follow;
 mod guest;
 mod machine;
+mod owed;
 mod pool;
 mod registry;
 mod resolve;

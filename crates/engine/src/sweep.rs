@@ -60,6 +60,7 @@ async fn run(core: Arc<Core>) {
 }
 
 async fn once(core: &Arc<Core>) {
+    core.pay().await;
     forget_destroyed(core);
     for pool in &core.pools {
         if !pool.answers(core.config.list_timeout).await {

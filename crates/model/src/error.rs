@@ -1,6 +1,7 @@
 //! The one error of the workspace: what a caller may *do* something about. Everything else is
 //! `Internal`, with its context inside. Only `server` turns it into HTTP status codes.
 
+use std::io;
 use std::time::Duration;
 
 pub type Result<T> = std::result::Result<T, Error>;
@@ -26,6 +27,9 @@ pub enum Error {
     /// The disk (or the sandbox's share of it) is full.
     #[error("{detail}")]
     DiskFull { detail: String },
+    /// What we store on cannot be written to, though it can be read.
+    #[error("{detail}")]
+    ReadOnly { detail: String },
     /// The same idempotency key came with another request.
     #[error("{detail}")]
     IdempotencyMismatch { detail: String },
@@ -66,14 +70,59 @@ impl Error {
     pub fn unavailable(detail: impl Into<String>) -> Self {
         Self::Unavailable { detail: detail.into() }
     }
+
+    /// The disk of the deployment, not that of one sandbox.
+    pub fn machine_full() -> Self {
+        let detail = "no room on the disk of this server\n\
+                      hint: delete sandboxes, or make room on its data directory, and ask again";
+        Self::DiskFull { detail: detail.into() }
+    }
+
+    /// The disk of the deployment, not that of one sandbox.
+    pub fn machine_read_only() -> Self {
+        let detail = "the disk of this server is read-only\n\
+                      hint: what was asked for is possible again once it can be written to";
+        Self::ReadOnly { detail: detail.into() }
+    }
 }
 
 impl From<anyhow::Error> for Error {
-    /// Recovers an `Error` that travelled inside an `anyhow` chain, else wraps it.
+    /// Recovers an `Error` that travelled inside an `anyhow` chain, tells what a disk refused, else
+    /// wraps it.
     fn from(error: anyhow::Error) -> Self {
         match error.downcast::<Self>() {
             Ok(ours) => ours,
-            Err(other) => Self::Internal(other),
+            Err(other) => of_disk(&other).unwrap_or(Self::Internal(other)),
         }
+    }
+}
+
+fn of_disk(error: &anyhow::Error) -> Option<Error> {
+    error.chain().find_map(|cause| match cause.downcast_ref::<io::Error>()?.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Some(Error::machine_full()),
+        io::ErrorKind::ReadOnlyFilesystem => Some(Error::machine_read_only()),
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context;
+
+    use super::*;
+
+    #[track_caller]
+    fn check(kind: io::ErrorKind, expected: fn(&Error) -> bool) {
+        let failed = Err::<(), _>(io::Error::from(kind)).context("write").context("make it");
+        let told = Error::from(failed.unwrap_err());
+        assert!(expected(&told), "{told:?}");
+    }
+
+    #[test]
+    fn what_a_disk_refused_is_told_from_what_is_broken() {
+        check(io::ErrorKind::StorageFull, |told| matches!(told, Error::DiskFull { .. }));
+        check(io::ErrorKind::QuotaExceeded, |told| matches!(told, Error::DiskFull { .. }));
+        check(io::ErrorKind::ReadOnlyFilesystem, |told| matches!(told, Error::ReadOnly { .. }));
+        check(io::ErrorKind::PermissionDenied, |told| matches!(told, Error::Internal(_)));
     }
 }

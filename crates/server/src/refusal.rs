@@ -238,6 +238,9 @@ impl Answer {
             Error::DiskFull { detail } => {
                 Self::new(StatusCode::INSUFFICIENT_STORAGE, Code::DiskFull, detail)
             }
+            Error::ReadOnly { detail } => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, Code::ReadOnly, detail)
+            }
             Error::IdempotencyMismatch { detail } => {
                 Self::new(StatusCode::UNPROCESSABLE_ENTITY, Code::IdempotencyMismatch, detail)
             }

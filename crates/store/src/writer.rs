@@ -10,6 +10,7 @@ use std::task::{Context as TaskContext, Poll};
 
 use anyhow::Context;
 use model::{Error, Result};
+use rusqlite::ErrorCode;
 use tokio::sync::{broadcast, mpsc, oneshot};
 use tracing::error;
 
@@ -24,7 +25,22 @@ const BATCH_MAX: usize = 512;
 
 /// Runs inside the transaction; answers what to do once its fate is known.
 type Job = Box<dyn FnOnce(&mut Batch<'_>) -> Finish + Send>;
-type Finish = Box<dyn FnOnce(bool) + Send>;
+type Finish = Box<dyn FnOnce(Fate) + Send>;
+
+/// What became of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Committed,
+    Lost(Lost),
+}
+
+/// Why nothing of it was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Lost {
+    Full,
+    ReadOnly,
+    Otherwise,
+}
 
 pub(crate) struct Writer(mpsc::Sender<Job>);
 
@@ -40,6 +56,8 @@ pub(crate) struct Batch<'a> {
     pub(crate) db: Db<'a>,
     /// Told to listeners after the commit.
     pub(crate) told: Vec<StoredEvent>,
+    /// A piece of it that the disk refused.
+    spoiled: Option<Lost>,
 }
 
 /// Resolves once the write is durable, or has failed. The write happens even if this is dropped.
@@ -75,10 +93,12 @@ impl Writer {
         let (answer, pending) = oneshot::channel();
         let job: Job = Box::new(move |batch| {
             let outcome = in_savepoint(batch, work);
-            Box::new(move |committed| {
-                let lost = || Err(Error::unavailable("the store could not write"));
+            Box::new(move |fate| {
                 // Whoever asked may have gone; the write is done all the same.
-                let _ = answer.send(if committed { outcome } else { lost() });
+                let _ = answer.send(match fate {
+                    Fate::Committed => outcome,
+                    Fate::Lost(why) => Err(why.into()),
+                });
             })
         });
         if let Err(refused) = self.0.try_send(job) {
@@ -163,10 +183,14 @@ fn run(mut target: Target, mut queue: mpsc::Receiver<Job>, told: &broadcast::Sen
 
 fn commit(target: &mut Target, jobs: Vec<Job>, told: &broadcast::Sender<StoredEvent>) {
     let begun = target.begin();
-    let mut batch = Batch { db: target.db(), told: Vec::new() };
+    let mut batch = Batch { db: target.db(), told: Vec::new(), spoiled: None };
     let finishes: Vec<Finish> = jobs.into_iter().map(|job| job(&mut batch)).collect();
-    let written = batch.told;
+    let Batch { told: written, spoiled, .. } = batch;
     let committed = begun.and_then(|()| target.commit());
+    let fate = match &committed {
+        Ok(()) => Fate::Committed,
+        Err(failure) => Fate::Lost(spoiled.unwrap_or_else(|| Lost::of(failure, &target.db()))),
+    };
     if let Err(failure) = &committed {
         error!(error = cause(failure), "could not commit to the store");
         target.roll_back();
@@ -177,8 +201,43 @@ fn commit(target: &mut Target, jobs: Vec<Job>, told: &broadcast::Sender<StoredEv
         }
     }
     for finish in finishes {
-        finish(committed.is_ok());
+        finish(fate);
     }
+}
+
+impl Lost {
+    /// What the disk refused; a database elsewhere has its own words.
+    fn of(failure: &Error, db: &Db<'_>) -> Self {
+        let Error::Internal(cause) = failure else { return Self::Otherwise };
+        let Some(failure) = cause.chain().find_map(|cause| cause.downcast_ref::<rusqlite::Error>())
+        else {
+            return Self::Otherwise;
+        };
+        match failure.sqlite_error_code() {
+            Some(ErrorCode::DiskFull) => Self::Full,
+            Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen) => Self::ReadOnly,
+            // A file system that gave up after an error is told apart from one that has one now.
+            Some(ErrorCode::SystemIoFailure) if is_read_only(db) => Self::ReadOnly,
+            _ => Self::Otherwise,
+        }
+    }
+}
+
+impl From<Lost> for Error {
+    fn from(lost: Lost) -> Self {
+        match lost {
+            Lost::Full => Self::machine_full(),
+            Lost::ReadOnly => Self::machine_read_only(),
+            Lost::Otherwise => Self::unavailable("the store could not write"),
+        }
+    }
+}
+
+fn is_read_only(db: &Db<'_>) -> bool {
+    let Db::Sqlite(connection) = db else { return false };
+    let opened = connection.path().map(|path| std::fs::File::options().append(true).open(path));
+    let read_only = std::io::ErrorKind::ReadOnlyFilesystem;
+    opened.is_some_and(|opened| opened.is_err_and(|error| error.kind() == read_only))
 }
 
 fn cause(error: &Error) -> String {
@@ -199,9 +258,19 @@ fn in_savepoint<T>(
     }
     let told_before = batch.told.len();
     batch.db.run("SAVEPOINT piece")?;
-    let outcome = work(batch);
+    let outcome = work(batch).map_err(|failure| match Lost::of(&failure, &batch.db) {
+        Lost::Otherwise => failure,
+        lost => {
+            batch.spoiled = Some(lost);
+            lost.into()
+        }
+    });
     if outcome.is_err() {
         batch.told.truncate(told_before);
+        if !batch.db.in_transaction() {
+            // All of the batch is undone already; what follows in it is refused above.
+            return outcome;
+        }
         batch.db.run("ROLLBACK TO SAVEPOINT piece")?;
     }
     batch.db.run("RELEASE SAVEPOINT piece")?;

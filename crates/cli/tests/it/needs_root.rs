@@ -10,6 +10,7 @@ mod crashes;
 mod doctor;
 mod egress;
 mod files;
+mod full_disk;
 mod images;
 mod operator;
 mod ordinary;

@@ -131,7 +131,7 @@ impl Inner {
         Ok(())
     }
 
-    fn owned_incarnations(&self) -> BTreeSet<String> {
+    pub(super) fn owned_incarnations(&self) -> BTreeSet<String> {
         let mut owned: BTreeSet<String> = self.warm().incarnations().into_iter().collect();
         owned.extend(self.maintained().values().flatten().cloned());
         let live = self.live();

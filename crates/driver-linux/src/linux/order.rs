@@ -42,7 +42,10 @@ impl Inner {
         place: &Place,
     ) -> Result<(RunRecord, Option<Sockets>)> {
         let launched = self.launch_blocking(order, place);
-        if launched.is_err() {
+        if let Err(error) = &launched {
+            if is_of_disk(error) {
+                self.pool.see_write_errors();
+            }
             let bare = bare(&order.stored.spec);
             self.abandon(&bare, &place.dir.join("run.json"), order.uid_base);
         }
@@ -136,6 +139,13 @@ impl Inner {
             operations_per_second: operations,
         })
     }
+}
+
+/// Whether a device gave an error; from the launcher it comes as text.
+fn is_of_disk(error: &Error) -> bool {
+    let Error::Internal(cause) = error else { return false };
+    let number = format!("(os error {})", libc::EIO);
+    cause.chain().any(|cause| cause.to_string().contains(&number))
 }
 
 impl Order {

@@ -223,6 +223,11 @@ impl Btrfs {
 /// What is free is given back by us, and not where bookkeeping lies.
 const OPTIONS: &CStr = c"nodiscard";
 
+/// Whether the pool is there.
+pub(super) fn is_mounted(dir: &Path) -> bool {
+    is_btrfs(dir).unwrap_or_default()
+}
+
 fn is_btrfs(dir: &Path) -> anyhow::Result<bool> {
     let kind = rustix::fs::statfs(dir).context("statfs the pool")?.f_type;
     Ok(u64::try_from(kind).is_ok_and(|kind| kind == MAGIC))

@@ -48,20 +48,23 @@ impl DiskPool {
     /// Whether a sandbox may be made.
     ///
     /// # Errors
-    /// `DiskFull` while the host has less than its reserve, `Unavailable` when the pool had to stop
+    /// `DiskFull` while the host has less than its reserve, `ReadOnly` when the pool had to stop
     /// writing.
     pub(crate) fn check_room(&self) -> model::Result<()> {
         if super::is_read_only(&self.dir) {
-            let hint = "free the host's disk, stop all sandboxes, then restart the server";
+            let hint = "free the host's disk; it begins anew by itself once there is room";
             let detail = format!("the disk pool is read-only after an error\nhint: {hint}");
-            return Err(Error::unavailable(detail));
+            return Err(Error::ReadOnly { detail });
         }
         let free = self.host_free().map_err(Error::from)?;
         if free >= self.reserve.bytes {
             return Ok(());
         }
         let (free, reserve) = (free >> 20, self.reserve.bytes >> 20);
-        let detail = format!("the host has {free} MiB free, and keeps {reserve} MiB for itself");
+        let detail = format!(
+            "no room: the host has {free} MiB free, and keeps {reserve} MiB for itself\n\
+             hint: delete sandboxes, or make room on the disk of the data directory"
+        );
         Err(Error::DiskFull { detail })
     }
 

@@ -111,15 +111,21 @@ impl Instance {
             None => Ok(()),
         };
         let stopped = stopped.with_context(|| format!("the server's log:\n{}", tail(&self.log())));
-        // The keeper first: it would make new launchers in the place of killed ones.
-        let ended = self.end_keeper().and(self.end_guests());
-        let unmounted = unmount_below(&self.dir);
+        let ended = self.end_rest();
         // Never into a mount that would not go.
-        if unmounted.is_ok() {
+        if ended.is_ok() {
             fs::remove_dir_all(&self.dir)
                 .with_context(|| format!("remove {}", self.dir.display()))?;
         }
-        stopped.and(ended).and(unmounted)
+        stopped.and(ended)
+    }
+
+    /// Ends everything but the server, and unmounts. The files stay.
+    pub(crate) fn end_rest(&self) -> anyhow::Result<()> {
+        // The keeper first: it would make new launchers in the place of killed ones.
+        let ended = self.end_keeper().and(self.end_guests());
+        let unmounted = unmount_below(&self.dir);
+        ended.and(unmounted)
     }
 
     /// Sandboxes outlive servers on purpose; those of a test that failed go here.
@@ -263,7 +269,7 @@ fn remove_group(group: &Path) -> bool {
 }
 
 fn unmount_below(dir: &Path) -> anyhow::Result<()> {
-    let table = fs::read_to_string("/proc/self/mountinfo").context("list mounts")?;
+    let table = fs::read_to_string("/proc/thread-self/mountinfo").context("list mounts")?;
     let mounts = table.lines().filter_map(|line| line.split(' ').nth(4));
     // The latest first: what is mounted on another goes before it.
     let mut below: Vec<&str> = mounts.filter(|point| Path::new(point).starts_with(dir)).collect();
