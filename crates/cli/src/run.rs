@@ -10,7 +10,7 @@ use clap::Args;
 use driver_linux::egress::{Egress, EgressConfig, Sockets};
 use driver_linux::template::TemplateStore;
 use driver_linux::{OneShot, OneShotConfig, Privilege};
-use guest_proto::{GUEST_PORT, Guest};
+use guest_proto::{ExecStart, GUEST_PORT, Guest};
 use model::{Limits, Policy, PolicyName, SandboxId, TemplateName};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -92,10 +92,20 @@ pub(crate) fn execute(args: RunArgs) -> Result<ExitCode, Failure> {
     };
     // Before any runtime: it forks.
     let mut sandbox = OneShot::start(&config)?;
-    let program = Program { command: args.command, cwd: args.cwd, env: args.env };
+    let own = sandbox.env().clone();
+    let env = own.clone().into_iter().chain(args.env).collect();
+    let background = ExecStart {
+        id: "start".into(),
+        argv: sandbox.start_program().to_vec(),
+        env: own,
+        detached: true,
+        ..ExecStart::default()
+    };
+    let program = Program { command: args.command, cwd: args.cwd, env };
     let user = args.user.unwrap_or_else(|| sandbox.user().to_owned());
     let way_out = sandbox.take_egress().map(|sockets| (sockets, policy));
-    let attached = Attached { user: &user, program: &program, tty: args.tty, timeout };
+    let (tty, user, program) = (args.tty, user.as_str(), &program);
+    let attached = Attached { user, program, background: &background, tty, timeout };
     let result = block_on(run(sandbox.guest(), &attached, way_out));
     sandbox.close();
     match result {
@@ -127,6 +137,8 @@ fn tell_once(data_dir: &Path) {
 struct Attached<'a> {
     user: &'a str,
     program: &'a Program,
+    /// What the template itself runs, beside it.
+    background: &'a ExecStart,
     tty: bool,
     timeout: Option<Duration>,
 }
@@ -136,13 +148,19 @@ async fn run(
     attached: &Attached<'_>,
     way_out: Option<(Sockets, Policy)>,
 ) -> Result<ExitCode, Failure> {
-    let Attached { user, program, tty, timeout } = *attached;
+    let Attached { user, program, background, tty, timeout } = *attached;
     let egress = Egress::new(EgressConfig::default(), TaskTracker::new(), CancellationToken::new());
     // Served for as long as the command runs.
     let _serving = match way_out {
         Some((sockets, policy)) => Some(egress.serve(SandboxId::generate(), sockets, policy)?),
         None => None,
     };
+    if !background.argv.is_empty()
+        && let Err(error) = guest.exec(background).await
+    {
+        // As in a server's sandboxes, it is no reason not to run the command.
+        out::note(format!("the template's own program does not start: {error}"));
+    }
     let open = async || -> Result<Envd, Failure> {
         let tunnel = guest
             .tunnel(GUEST_PORT)

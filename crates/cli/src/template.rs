@@ -62,6 +62,9 @@ pub(crate) struct Build {
     /// What steps may reach beside package mirrors, such as pkg.test:443; may be repeated
     #[arg(long, value_name = "RULE")]
     allow: Vec<String>,
+    /// Debian packages from here instead of from this machine's apt sources
+    #[arg(long, value_name = "URI")]
+    mirror: Option<String>,
     #[command(flatten)]
     access: Access,
 }
@@ -118,6 +121,7 @@ async fn build(
         fresh: args.force,
         allow: Policy::parse(&args.allow)?,
         images: args.access.resolve()?,
+        mirror: args.mirror,
     };
     // Cleans up if this process is killed.
     let attendant = progress::Attendant::start(data_dir)?;

@@ -51,6 +51,7 @@ mod entry;
 mod fence;
 mod inspect;
 mod layout;
+mod leave;
 mod maintenance;
 mod mend;
 mod order;
@@ -65,6 +66,7 @@ mod warm;
 use collect::Suspects;
 use compute::Running;
 pub use config::{ImageSettings, LinuxConfig};
+use entry::existing;
 pub use fence::Fence;
 pub(crate) use layout::{Layout, random_hex, write_durably};
 pub(crate) use order::plan_of;
@@ -154,32 +156,6 @@ impl LinuxDriver {
         self.inner.templates.clone()
     }
 
-    /// Lets go: sandboxes run on. When none does, nothing of ours is left on the host: no keeper, no
-    /// mount, no cgroup, no claim on uids.
-    pub async fn close(self) {
-        self.inner.warm_cancel.cancel();
-        self.inner.warm_tasks.close();
-        self.inner.warm_tasks.wait().await;
-        self.inner.cancel.cancel();
-        self.inner.tasks.close();
-        self.inner.tasks.wait().await;
-        let idle = self.inner.live().values().all(|entry| entry.running.is_none());
-        if !idle {
-            return;
-        }
-        let inner = Arc::clone(&self.inner);
-        let left = tokio::task::spawn_blocking(move || {
-            inner.keeper.quit()?;
-            inner.hierarchy.remove();
-            inner.pool.close();
-            inner.slots().release_block();
-            anyhow::Ok(())
-        });
-        if let Err(error) = left.await.context("leave the host").and_then(|left| left) {
-            tracing::warn!(error = format!("{error:#}"), "something was left on the host");
-        }
-    }
-
     /// Ranges of uids that are given out: one for each guest, whoever it is for.
     pub fn uid_ranges_in_use(&self) -> usize {
         self.inner.slots().in_use()
@@ -263,12 +239,6 @@ impl Inner {
     fn stored(&self, id: SandboxId) -> Result<Stored> {
         existing(&self.live(), id).map(|entry| entry.stored.clone())
     }
-}
-
-/// The entry of a sandbox that is more than a tombstone.
-fn existing(live: &HashMap<SandboxId, Entry>, id: SandboxId) -> Result<&Entry> {
-    let entry = live.get(&id).filter(|entry| entry.tombstone.is_none());
-    entry.ok_or_else(|| Error::no_sandbox(id))
 }
 
 #[async_trait]
@@ -384,6 +354,11 @@ impl Driver for LinuxDriver {
         Ok(self.inner.templates.get(name)?.map(|built| built.template))
     }
 
+    async fn remove_template(&self, name: &TemplateName) -> Result<bool> {
+        self.inner.fence.check()?;
+        self.remove_built(name).await
+    }
+
     async fn pull(&self, wanted: &ImageWanted) -> Result<Template> {
         self.pull_image(wanted).await
     }
@@ -391,6 +366,7 @@ impl Driver for LinuxDriver {
     async fn collect(&self) -> Result<Collected> {
         self.inner.fence.check()?;
         self.mend_pool().await;
+        self.collect_builds().await;
         self.forget_tombstones().await?;
         self.collect_orphans().await
     }

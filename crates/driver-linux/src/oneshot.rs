@@ -3,6 +3,7 @@
 //! A *minder* process is forked before anything else: it launches the guest and waits until the
 //! caller is done with it, or dead, also by `kill -9`; then it kills and removes everything.
 
+use std::collections::BTreeMap;
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -42,6 +43,8 @@ pub struct OneShotConfig {
 pub struct OneShot {
     guest: Guest,
     user: String,
+    env: BTreeMap<String, String>,
+    start: Vec<String>,
     egress: Option<Sockets>,
     minder: Pid,
     hold: Option<UnixStream>,
@@ -81,7 +84,9 @@ impl OneShot {
                     let _ = waitpid(Some(minder), WaitOptions::empty());
                 })?;
                 let guest = Guest::new(Address::Unix(dir.join(socket)));
-                Ok(Self { guest, user: built.template.user, egress, minder, hold: Some(ours) })
+                let (Built { template, start, .. }, hold) = (built, Some(ours));
+                let driver::Template { user, env, .. } = template;
+                Ok(Self { guest, user, env, start, egress, minder, hold })
             }
         }
     }
@@ -93,6 +98,16 @@ impl OneShot {
     /// The account that commands run as by default.
     pub fn user(&self) -> &str {
         &self.user
+    }
+
+    /// What the template sets for everything that runs inside.
+    pub fn env(&self) -> &BTreeMap<String, String> {
+        &self.env
+    }
+
+    /// The template's own program, which the caller starts; empty when it has none.
+    pub fn start_program(&self) -> &[String] {
+        &self.start
     }
 
     /// The way out, if one was asked for; nothing gets out until somebody serves it.

@@ -18,7 +18,7 @@ mod dockerfile;
 mod host;
 mod image;
 mod layers;
-mod leftovers;
+pub(crate) mod leftovers;
 mod meta;
 mod passwd;
 mod recipe;
@@ -153,6 +153,9 @@ impl TemplateStore {
     /// # Errors
     /// `Conflict` for a built-in template that sandboxes are made from, with their names.
     pub fn remove(&self, name: &TemplateName) -> Result<bool> {
+        if name.as_str() == HOST {
+            return Err(Error::invalid("name", "host is this machine's own and was never built"));
+        }
         let users = users::of(&self.data_dir, name)?;
         if !users.is_empty() && definition(name).is_some() {
             return Err(Error::wrong_state(format!(

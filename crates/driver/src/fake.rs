@@ -11,7 +11,8 @@ mod guest;
 mod holds;
 mod host;
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -31,13 +32,14 @@ use host::Host;
 #[derive(Clone)]
 pub struct FakeDriver {
     host: Arc<Host>,
+    removed: Arc<Mutex<BTreeSet<TemplateName>>>,
 }
 
 impl FakeDriver {
     /// An empty host that knows the templates `standard` and `host`.
     #[expect(clippy::new_without_default, reason = "it makes a directory")]
     pub fn new() -> Self {
-        Self { host: Arc::new(Host::new()) }
+        Self { host: Arc::new(Host::new()), removed: Arc::default() }
     }
 
     /// The next `times` calls that come to this step fail there.
@@ -194,7 +196,20 @@ impl Driver for FakeDriver {
 
     async fn templates(&self) -> Result<Vec<Template>> {
         self.host.faults.at(Step::Answer).await?;
-        Ok(["standard", "host"].map(template).to_vec())
+        let removed = self.removed.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = ["standard", "host"].map(template).to_vec();
+        Ok(all.into_iter().filter(|template| !removed.contains(&template.name)).collect())
+    }
+
+    async fn remove_template(&self, name: &TemplateName) -> Result<bool> {
+        self.host.faults.at(Step::Answer).await?;
+        let live = |seen: &Observed| seen.tombstone.is_none() && seen.spec.template == *name;
+        if self.list().await?.iter().any(live) {
+            return Err(Error::wrong_state(format!("template {name} is used")));
+        }
+        let known = ["standard", "host"].contains(&name.as_str());
+        let mut removed = self.removed.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(known && removed.insert(name.clone()))
     }
 
     async fn collect(&self) -> Result<Collected> {

@@ -217,6 +217,13 @@ pub trait Driver: Send + Sync + 'static {
         Ok(self.templates().await?.into_iter().find(|template| template.name == *name))
     }
 
+    /// Makes a template unusable for what comes; what stands on it keeps it. Whether there was one.
+    /// `Conflict` for one that comes with the deployment, while sandboxes are made from it.
+    async fn remove_template(&self, name: &TemplateName) -> Result<bool> {
+        let detail = format!("templates of this pool are not removed here: {name}");
+        Err(Error::NotImplemented { code: "template_removal_not_available", detail })
+    }
+
     /// Makes an image usable, pulling it if it is not here, and answers with the template that it is.
     /// Callers that want the same one share one pull, which goes on if they go away.
     async fn pull(&self, wanted: &ImageWanted) -> Result<Template> {

@@ -9,7 +9,9 @@ use anyhow::Context;
 use driver::Template;
 use futures_util::future::join_all;
 use jiff::Timestamp;
-use model::{Change, Error, EventKind, OwnerId, Phase, Result, SandboxId, SandboxRef};
+use model::{
+    Change, Error, EventKind, OwnerId, Phase, Result, SandboxId, SandboxRef, TemplateName,
+};
 use store::Store;
 use tokio::sync::oneshot;
 use tokio_util::sync::DropGuard;
@@ -175,6 +177,16 @@ impl Engine {
             Some(failure) if all.is_empty() => Err(failure),
             _ => Ok(all),
         }
+    }
+
+    /// Removes a template from every pool that has it; sandboxes keep what they stand on.
+    pub async fn remove_template(&self, name: &TemplateName) -> Result<()> {
+        let mut found = false;
+        for pool in &self.core.pools {
+            found |= self.core.bounded(pool.driver.remove_template(name)).await?;
+            self.core.bounded(pool.read_templates()).await?;
+        }
+        if found { Ok(()) } else { Err(Error::NotFound { what: "template", id: name.to_string() }) }
     }
 
     /// Counters for `/metrics`.

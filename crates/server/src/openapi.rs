@@ -102,6 +102,7 @@ pub(crate) fn router() -> (Router<App>, OpenApi) {
         .routes(routes!(administration::of_owner, administration::put_owner))
         .routes(routes!(administration::audit))
         .routes(routes!(meta::templates))
+        .routes(routes!(meta::remove_template))
         .routes(routes!(meta::healthz))
         .routes(routes!(meta::openapi))
         .routes(routes!(meta::docs))

@@ -3,7 +3,7 @@
 use api::query::Query;
 use axum::extract::{FromRequestParts, RawPathParams};
 use axum::http::request::Parts;
-use model::{BundleName, Error, ExecId, OrganisationId, OwnerId, SandboxRef};
+use model::{BundleName, Error, ExecId, OrganisationId, OwnerId, SandboxRef, TemplateName};
 
 use crate::app::App;
 use crate::preview::port_number;
@@ -36,6 +36,9 @@ pub(crate) struct OrganisationTarget(pub(crate) OrganisationId);
 
 /// `{organisation}` and `{owner}`.
 pub(crate) struct MemberTarget(pub(crate) OrganisationId, pub(crate) OwnerId);
+
+/// A template by the name in the path.
+pub(crate) struct TemplateTarget(pub(crate) TemplateName);
 
 /// The query string as it came.
 pub(crate) struct RawQuery(pub(crate) Option<String>);
@@ -130,6 +133,17 @@ impl FromRequestParts<App> for MemberTarget {
         let OrganisationTarget(id) = OrganisationTarget::from_request_parts(parts, app).await?;
         let OwnerTarget(owner) = OwnerTarget::from_request_parts(parts, app).await?;
         Ok(Self(id, owner))
+    }
+}
+
+impl FromRequestParts<App> for TemplateTarget {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Refusal> {
+        let name = parameter(parts, app, "name").await?;
+        // A name that cannot be is one that is not there.
+        let none = |_| Error::NotFound { what: "template", id: "(not a name)".into() };
+        Ok(Self(name.parse().map_err(none)?))
     }
 }
 

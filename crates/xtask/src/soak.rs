@@ -187,11 +187,15 @@ fn strike(
         _ => (true, true, true, true),
     };
     if guest {
-        let guests = town.guests();
+        let guests = town.guests().into_iter().chain(town.waiting()).collect::<Vec<_>>();
         if let Some((bare, pid)) = choose(&guests, dice) {
             // Before it dies, so that nobody sees a death without a reason.
             shared.casualties().insert(bare.clone());
-            kill(*pid, |pid| town.guests().contains(&(bare.clone(), pid)));
+            let is_it = |pid| {
+                let it = (bare.clone(), pid);
+                town.guests().contains(&it) || town.waiting().contains(&it)
+            };
+            kill(*pid, is_it);
         }
     }
     if launcher && let Some(pid) = choose(&town.launchers()?, dice) {

@@ -18,6 +18,7 @@ mod ports;
 mod replicas;
 mod replicas_on_postgres;
 mod run;
+mod soak;
 mod standard;
 mod town;
 

@@ -32,6 +32,11 @@ impl KeeperClient {
         Self { dir, command }
     }
 
+    /// What becomes a keeper, of this data directory or another.
+    pub(crate) fn command(&self) -> &[PathBuf] {
+        &self.command
+    }
+
     /// Starts the keeper if none answers. Blocking.
     pub(crate) fn ensure(&self) -> anyhow::Result<i32> {
         if let Ok(pid) = self.ping() {

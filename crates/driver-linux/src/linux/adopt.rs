@@ -67,9 +67,9 @@ impl LinuxDriver {
             return (id, end.is_some().then_some(entry));
         };
         // A note of another incarnation is older than this one.
-        let stopping = end.filter(|end| end.stopping.as_ref() == Some(&record.incarnation));
-        let running = match &stopping {
-            // The predecessor was asked for it and died over it.
+        let told = end.filter(|end| end.is_of(&record.incarnation));
+        let running = match &told {
+            // The predecessor was asked to stop it, or saw its end, and died over what comes after.
             Some(_) => None,
             None => self.adopt_running(id, &record).await,
         };
@@ -79,8 +79,7 @@ impl LinuxDriver {
             return (id, Some(entry));
         }
         let inner = Arc::clone(&self.inner);
-        let stopped_for = stopping.map(|end| end.reason);
-        let noted = tokio::task::spawn_blocking(move || inner.lay_down(id, &record, stopped_for));
+        let noted = tokio::task::spawn_blocking(move || inner.lay_down(id, &record, told));
         let (reason, ended, noted) = match noted.await {
             Ok(laid_down) => laid_down,
             Err(error) => (EndReason::Unknown, None, Err(error.into())),
@@ -142,12 +141,13 @@ impl Inner {
         &self,
         id: SandboxId,
         record: &RunRecord,
-        stopped_for: Option<EndReason>,
+        told: Option<End>,
     ) -> (EndReason, Option<Ended>, anyhow::Result<()>) {
-        let reason = stopped_for.unwrap_or_else(|| self.reason_of(record));
+        let reason = told.as_ref().map_or_else(|| self.reason_of(record), |end| end.reason);
         let bare = id.bare();
         let killed = incarnation::kill(record).and_then(|()| incarnation::wait_until_gone(record));
-        let ended = self.ended(record);
+        let last = told.and_then(|end| end.last).map(Ended::from);
+        let ended = last.unwrap_or_else(|| self.ended(record));
         self.clear(&bare, record);
         let end = End { reason, stopping: None, last: Some(ended.clone().into()) };
         let flushed = self.pool.sync(&bare);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use driver::{Driver, Launch};
 use guest_proto::Guest;
-use model::{Result, SandboxId};
+use model::{Result, SandboxId, TemplateName};
 
 use super::LinuxDriver;
 use super::stored::Stored;
@@ -37,6 +37,13 @@ impl LinuxDriver {
         }
         self.create_on(stored, built, policy).await?;
         self.guest(id)
+    }
+
+    /// The same as on the command line, which needs no server.
+    pub(super) async fn remove_built(&self, name: &TemplateName) -> Result<bool> {
+        let (templates, name) = (self.inner.templates.clone(), name.clone());
+        let removed = tokio::task::spawn_blocking(move || templates.remove(&name));
+        removed.await.context("remove a template")?
     }
 
     /// What a sandbox changed; for reading when it has stopped.

@@ -17,6 +17,7 @@ use model::{Result, SandboxId};
 use super::{Inner, LinuxDriver, layout};
 use crate::cgroup::{self, Removed};
 use crate::incarnation::wait_until_empty;
+use crate::template::leftovers;
 
 /// How often the host's free space is looked at.
 const HOST_LOOKS: Duration = Duration::from_secs(1);
@@ -27,6 +28,7 @@ const HOST_LOOKS: Duration = Duration::from_secs(1);
 pub(super) struct Suspects {
     incarnations: BTreeSet<String>,
     files: BTreeSet<PathBuf>,
+    builds: BTreeSet<PathBuf>,
 }
 
 impl LinuxDriver {
@@ -34,6 +36,24 @@ impl LinuxDriver {
         let inner = Arc::clone(&self.inner);
         let collected = tokio::task::spawn_blocking(move || inner.collect());
         Ok(collected.await.context("collect")?)
+    }
+
+    /// What template builds left whose process died, and the one that cleans up after it too.
+    pub(super) async fn collect_builds(&self) {
+        let found: BTreeSet<PathBuf> = {
+            let dirs = std::fs::read_dir(self.inner.layout.builds()).into_iter().flatten();
+            dirs.flatten().map(|dir| dir.path()).filter(|dir| !leftovers::is_busy(dir)).collect()
+        };
+        let suspects = std::mem::replace(&mut self.inner.suspects().builds, found.clone());
+        let runtime_dir = self.inner.slots().runtime_dir().to_owned();
+        for dir in found.intersection(&suspects) {
+            let cleaned = leftovers::clean_one(dir, self.inner.keeper.command(), &runtime_dir);
+            match cleaned.await {
+                Ok(true) => tracing::info!(dir = %dir.display(), "removed what a build left"),
+                Ok(false) => {}
+                Err(error) => left(&dir.display().to_string(), &error.into()),
+            }
+        }
     }
 
     /// Apart, because a server that starts has yet to hear of what happened to its predecessor's.

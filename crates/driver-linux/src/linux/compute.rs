@@ -18,7 +18,6 @@ use super::stored::{End, Stored};
 use super::{Entry, Inner, LinuxDriver, bare, existing};
 use crate::cgroup;
 use crate::egress::{Access, EgressHandle, Sockets};
-use crate::incarnation;
 use crate::plan::RunRecord;
 use crate::template::Built;
 
@@ -93,18 +92,16 @@ impl LinuxDriver {
         launched: Result<Running>,
         saved: Result<anyhow::Result<()>>,
     ) -> Result<Observed> {
-        let outcome = match (launched, saved) {
-            (Ok(running), Ok(Ok(()))) => Ok(running),
-            (Err(error), _) | (_, Err(error)) => Err(error),
-            (_, Ok(Err(error))) => Err(error.into()),
-        };
-        match outcome {
-            Ok(running) => self.put(id, running),
-            Err(error) => {
-                self.undo_create(id).await;
-                Err(error)
+        let error = match (launched, saved.and_then(|saved| saved.map_err(Error::from))) {
+            (Ok(running), Ok(())) => return self.put(id, running),
+            (Ok(running), Err(error)) => {
+                self.end_compute(id, running).await;
+                error
             }
-        }
+            (Err(error), _) => error,
+        };
+        self.undo_create(id).await;
+        Err(error)
     }
 
     pub(super) async fn start_sandbox(&self, id: SandboxId, policy: Policy) -> Result<Observed> {
@@ -165,19 +162,19 @@ impl LinuxDriver {
         egress: Option<(Sockets, Policy)>,
     ) -> Result<Running> {
         let guest = Guest::new(Address::Unix(record.socket.clone()));
-        let egress = match egress {
-            Some((sockets, policy)) => {
-                Some(self.inner.egress.serve(id, sockets, policy).context("serve egress")?)
+        let egress = egress.map(|(sockets, policy)| self.inner.egress.serve(id, sockets, policy));
+        let egress = match egress.transpose().context("serve egress") {
+            Ok(egress) => egress,
+            Err(error) => {
+                self.inner.discard(id, &record);
+                return Err(error.into());
             }
-            None => None,
         };
         let ending = Arc::new(AtomicBool::new(false));
         let dead = CancellationToken::new();
         let running = Running { record, guest, egress, ending, dead };
         if let Err(error) = self.watch(id, &running) {
-            let _ = incarnation::kill(&running.record);
-            let _ = incarnation::wait_until_gone(&running.record);
-            self.inner.clear(&id.bare(), &running.record);
+            self.inner.discard(id, &running.record);
             return Err(error);
         }
         Ok(running)

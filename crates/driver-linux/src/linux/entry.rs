@@ -1,10 +1,18 @@
 //! What is known of one sandbox, as callers see it.
 
+use std::collections::HashMap;
+
 use driver::Observed;
-use model::Phase;
+use model::{Error, Phase, Result, SandboxId};
 
 use super::Entry;
 use crate::incarnation;
+
+/// The entry of a sandbox that is more than a tombstone.
+pub(super) fn existing(live: &HashMap<SandboxId, Entry>, id: SandboxId) -> Result<&Entry> {
+    let entry = live.get(&id).filter(|entry| entry.tombstone.is_none());
+    entry.ok_or_else(|| Error::no_sandbox(id))
+}
 
 impl Entry {
     pub(super) fn observed(&self) -> Observed {

@@ -129,6 +129,11 @@ impl Layout {
         self.warm_dir().join(bare)
     }
 
+    /// Where steps of template builds run, each build in a directory of its own.
+    pub(crate) fn builds(&self) -> PathBuf {
+        self.root.join("builds")
+    }
+
     pub(crate) fn deleting(&self) -> PathBuf {
         self.root.join("deleting")
     }

@@ -67,6 +67,16 @@ impl Inner {
         let _ = std::fs::remove_file(self.layout.exit_note(&record.incarnation));
     }
 
+    /// Ends compute that cannot be looked after.
+    pub(super) fn discard(&self, id: SandboxId, record: &RunRecord) {
+        let ended = incarnation::kill(record).and_then(|()| incarnation::wait_until_gone(record));
+        if let Err(error) = ended {
+            let error = format!("{error:#}");
+            tracing::warn!(sandbox.id = %id, error, "a failed launch is left for the sweep");
+        }
+        self.clear(&id.bare(), record);
+    }
+
     /// Ends what a record tells of, if there is a record, and forgets it. Of a launch that nobody waits
     /// for, and of a server that is gone.
     pub(super) fn end_recorded(&self, bare: &str, path: &Path) -> anyhow::Result<()> {

@@ -28,6 +28,8 @@ pub(crate) struct Slots {
     used: Vec<bool>,
     /// Where to look next, so that a range is not used again at once.
     next: usize,
+    /// What all instances of this machine share.
+    runtime: PathBuf,
     /// Ranges of incarnations that do not die, until their cgroup is gone.
     held: BTreeMap<String, u32>,
 }
@@ -37,7 +39,7 @@ impl Slots {
     pub(crate) fn open(runtime: &Path, data_dir: &Path, instance: &str) -> anyhow::Result<Self> {
         match Privilege::current() {
             Privilege::Host => Self::claim(runtime, data_dir, instance),
-            Privilege::Namespace { ids } => Ok(Self::in_namespace(ids)),
+            Privilege::Namespace { ids } => Ok(Self::in_namespace(runtime, ids)),
         }
     }
 
@@ -62,7 +64,8 @@ impl Slots {
                 let file = dir.join(block.to_string());
                 let used = vec![false; usize::try_from(SLOTS_PER_BLOCK)?];
                 let held = BTreeMap::new();
-                return Ok(Self { file: Some(file), base, stride: RANGE, used, next: 0, held });
+                let (file, runtime) = (Some(file), runtime.to_owned());
+                return Ok(Self { file, base, stride: RANGE, used, next: 0, runtime, held });
             }
         }
         bail!("all {BLOCKS} blocks of uid ranges are taken (see {})", dir.display())
@@ -70,11 +73,16 @@ impl Slots {
 
     /// In a user namespace all sandboxes have the same ids. What differs is which of them makes its
     /// user namespace, because that is whom the kernel counts for what is used in there.
-    fn in_namespace(ids: u32) -> Self {
+    fn in_namespace(runtime: &Path, ids: u32) -> Self {
         const MAKERS: u32 = 60_000;
         let (base, stride) = if ids > MAKERS + SLOTS_PER_BLOCK { (MAKERS, 1) } else { (0, 0) };
         let (used, held) = (vec![false; 2048], BTreeMap::new());
-        Self { file: None, base, stride, used, next: 0, held }
+        let runtime = runtime.to_owned();
+        Self { file: None, base, stride, used, next: 0, runtime, held }
+    }
+
+    pub(crate) fn runtime_dir(&self) -> &Path {
+        &self.runtime
     }
 
     /// A free range's first uid.
@@ -199,12 +207,12 @@ mod tests {
 
     #[test]
     fn in_a_namespace_each_sandbox_has_a_maker_of_its_own_where_there_are_ids_for_it() {
-        let mut many = Slots::in_namespace(65_537);
+        let mut many = Slots::in_namespace(Path::new("/run"), 65_537);
         let first = many.take().unwrap();
         assert_eq!((first, many.take().unwrap()), (60_000, 60_001));
         many.give_back(first);
         many.keep(60_001);
-        let mut one = Slots::in_namespace(1);
+        let mut one = Slots::in_namespace(Path::new("/run"), 1);
         assert_eq!((one.take().unwrap(), one.take().unwrap()), (0, 0));
         one.give_back(0);
     }

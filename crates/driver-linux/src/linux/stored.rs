@@ -50,6 +50,14 @@ pub(super) struct Tomb {
     pub(super) last: Option<Last>,
 }
 
+impl End {
+    /// Whether it tells of this incarnation: that it is being stopped, or how it ended.
+    pub(super) fn is_of(&self, incarnation: &str) -> bool {
+        let last = self.last.as_ref().map(|last| last.incarnation.as_str());
+        self.stopping.as_deref() == Some(incarnation) || last == Some(incarnation)
+    }
+}
+
 impl From<Ended> for Last {
     fn from(ended: Ended) -> Self {
         let Ended { incarnation, started_at, ended_at, cpu_usec } = ended;

@@ -15,23 +15,33 @@ pub(super) const ROOTFS: &str = "rootfs";
 /// What has to be there to begin: the archive's keys.
 const KEYRINGS: &str = "/usr/share/keyrings";
 
-/// The part of the machine's apt sources that is for `suite`, or Debian's own mirrors.
-pub(super) fn sources(suite: &str) -> String {
-    let own = sources::of_suite(Path::new("/etc/apt"), suite, sources::host_suite().as_deref());
-    if !own.is_empty() {
-        return own;
+/// The mirror that was given, or the part of the machine's apt sources that is for `suite`.
+///
+/// # Errors
+/// `Unavailable` when there is neither: no mirror is named in here.
+pub(super) fn sources(suite: &str, mirror: Option<&str>) -> Result<String> {
+    if let Some(mirror) = mirror {
+        let mirror = mirror.trim_end_matches('/');
+        return Ok(format!(
+            "deb {mirror} {suite} main\ndeb {mirror} {suite}-updates main\n\
+             deb {mirror}-security {suite}-security main\n"
+        ));
     }
-    let mirror = "http://deb.debian.org/debian";
-    format!(
-        "deb {mirror} {suite} main\ndeb {mirror} {suite}-updates main\n\
-         deb {mirror}-security {suite}-security main\n"
-    )
+    let own = sources::of_suite(Path::new("/etc/apt"), suite, sources::host_suite().as_deref());
+    if own.is_empty() {
+        return Err(Error::unavailable(format!(
+            "this machine has no apt source for Debian {suite}\n\
+             hint: name a mirror with --mirror, or add one to /etc/apt/sources.list.d"
+        )));
+    }
+    Ok(own)
 }
 
-/// Hosts and ports of the mirrors of every suite that the machine has, or of Debian's own.
-pub(super) fn all_sources() -> Vec<(String, u16)> {
+/// Hosts and ports of that mirror, or of those of every suite that the machine has.
+pub(super) fn all_sources(mirror: Option<&str>) -> Vec<(String, u16)> {
     let suite = sources::host_suite().unwrap_or_else(|| "bookworm".into());
-    let lines = sources(&suite);
+    // Without any, nothing is fetched from one.
+    let lines = sources(&suite, mirror).unwrap_or_default();
     let words = lines.split_whitespace();
     let mut all: Vec<(String, u16)> = words.filter_map(host_and_port).collect();
     all.sort();
@@ -113,4 +123,22 @@ pub(super) fn keys(lines: &str) -> Vec<PathBuf> {
     keys.sort();
     keys.dedup();
     keys
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_given_mirror_is_where_packages_come_from() {
+        let lines = sources("trixie", Some("http://mirror.test:8080/debian/")).unwrap();
+        assert_eq!(
+            lines,
+            "deb http://mirror.test:8080/debian trixie main\n\
+             deb http://mirror.test:8080/debian trixie-updates main\n\
+             deb http://mirror.test:8080/debian-security trixie-security main\n"
+        );
+        let hosts = all_sources(Some("http://mirror.test:8080/debian"));
+        assert_eq!(hosts, [("mirror.test".to_owned(), 8080)]);
+    }
 }

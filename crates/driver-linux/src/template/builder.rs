@@ -37,6 +37,8 @@ pub struct BuildOptions {
     /// What steps may reach beside the machine's own package mirrors.
     pub allow: Policy,
     pub images: ImageAccess,
+    /// Where Debian packages come from, instead of the machine's own apt sources.
+    pub mirror: Option<String>,
 }
 
 /// What a build tells.
@@ -165,7 +167,8 @@ impl Build<'_> {
     async fn make(&mut self, recipe: &Recipe) -> Result<Made> {
         let mut made = Box::pin(self.base(&recipe.base)).await?;
         for step in &recipe.steps {
-            let layer = self.step(&made, step).await?;
+            let sudo = recipe.outcome.sudo.unwrap_or(made.sudo);
+            let layer = self.step(&made, step, sudo).await?;
             super::put_on_top(&mut made.layers, layer);
         }
         let Outcome { user, sudo, nesting, env, limits, workdir, start } = recipe.outcome.clone();
@@ -204,7 +207,7 @@ impl Build<'_> {
     }
 
     async fn debian(&mut self, suite: &str) -> Result<Made> {
-        let lines = base::sources(suite);
+        let lines = base::sources(suite, self.options.mirror.as_deref())?;
         let title = format!("fetch Debian {suite}");
         let script = base::unpack(suite, &lines)?;
         let work = Work::Run(script);
@@ -217,9 +220,10 @@ impl Build<'_> {
         Ok(Made { layers: vec![layer], user: "root".into(), ..Made::default() })
     }
 
-    async fn step(&mut self, made: &Made, step: &Step) -> Result<String> {
+    async fn step(&mut self, made: &Made, step: &Step, sudo: bool) -> Result<String> {
         let layers = made.layers.iter().rev().map(|id| self.store.layers.tree(id)).collect();
-        let root = Root::Layers { layers, user: made.user.clone(), env: made.env.clone() };
+        let (user, env) = (made.user.clone(), made.env.clone());
+        let root = Root::Layers { layers, user, env, sudo };
         let job = Job { root, keys: Vec::new(), take: "" };
         self.layer(&made.layers.clone(), step, job).await
     }
@@ -331,7 +335,7 @@ fn key(below: &[String], work: &Work, digest: &str, job: &Job) -> String {
     let root = match &job.root {
         Root::Host => "host".to_owned(),
         Root::Seed(_) => "seed".to_owned(),
-        Root::Layers { user, env, layers: _ } => format!("layers {user:?} {env:?}"),
+        Root::Layers { user, env, layers: _, sudo: _ } => format!("layers {user:?} {env:?}"),
     };
     let mut hash = Sha256::new();
     for part in [BUILDER_VERSION, &work, &root].into_iter().chain(below.iter().map(String::as_str))

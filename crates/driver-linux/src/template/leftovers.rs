@@ -27,7 +27,7 @@ pub async fn clean_up(
 }
 
 /// One yard; whether there was one and it is gone.
-pub(super) async fn clean_one(
+pub(crate) async fn clean_one(
     dir: &Path,
     keeper_command: &[PathBuf],
     runtime_dir: &Path,
@@ -50,7 +50,8 @@ pub(super) async fn clean_one(
     Ok(true)
 }
 
-fn is_busy(dir: &Path) -> bool {
+/// Whether a process works there.
+pub(crate) fn is_busy(dir: &Path) -> bool {
     let Ok(file) = std::fs::File::open(dir.join("lock")) else { return false };
     let flock = rustix::fs::FlockOperation::NonBlockingLockExclusive;
     rustix::fs::flock(&file, flock).is_err()

@@ -1,5 +1,5 @@
 //! Where packages come from: the machine's own apt sources, narrowed to one Debian suite. No mirror
-//! is named here; a machine without fitting sources gets mmdebstrap's own default.
+//! is named here; a machine without fitting sources has to be told one.
 
 use std::fs;
 use std::path::{Path, PathBuf};

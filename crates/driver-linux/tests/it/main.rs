@@ -5,6 +5,7 @@ mod doctor;
 mod egress;
 mod full_host;
 mod host;
+mod launches;
 mod limits;
 mod restart;
 mod sandboxes;

@@ -83,6 +83,27 @@ mod needs_root {
     }
 
     #[tokio::test]
+    async fn a_stop_that_was_noted_and_not_finished_keeps_its_reason() {
+        let host = Host::new();
+        let driver = host.driver().await;
+        let spec = create(&driver).await;
+        let dir = host.path().join("data/sandboxes").join(spec.id.bare());
+        let record = std::fs::read(dir.join("run.json")).unwrap();
+        driver.stop(spec.id, EndReason::Idle).await.unwrap();
+        let before = driver.observe(spec.id).await.unwrap().unwrap();
+        driver.close().await;
+        // As if the server had died before its last step.
+        std::fs::write(dir.join("run.json"), record).unwrap();
+        let driver = host.driver().await;
+        let observed = driver.observe(spec.id).await.unwrap().unwrap();
+        assert_eq!(observed.end_reason, Some(EndReason::Idle));
+        assert_eq!(observed.ended, before.ended);
+        assert!(!dir.join("run.json").exists());
+        driver.remove(spec.id, EndReason::UserRequest).await.unwrap();
+        driver.close().await;
+    }
+
+    #[tokio::test]
     async fn a_create_that_was_never_answered_leaves_nothing() {
         let host = Host::new();
         let driver = host.driver().await;

@@ -167,6 +167,7 @@ mod needs_root {
                 fresh: false,
                 allow: Policy::none(),
                 images: ImageAccess::default(),
+                mirror: None,
             };
             let recipe = dockerfile("mine".parse().unwrap(), text, self.context.path()).unwrap();
             let (mut steps, mut lines) = (Vec::new(), Vec::new());
@@ -258,18 +259,53 @@ mod needs_root {
         let id = spec.id;
         driver.create(Launch { spec, policy: Policy::none() }).await.unwrap();
         let record = crate::host::run_record(&yard, id);
+        let pid = record["pid"].as_i64().unwrap();
         // A build under way is nobody else's.
         let clean = async || clean_up(&data, &keeper(), &host.path().join("runtime")).await;
         assert_eq!(clean().await.unwrap(), 0);
         // The sandbox and the keeper go on, as they do when the process is killed.
         driver.close().await;
-        let pid = record["pid"].as_i64().unwrap();
         assert!(std::path::Path::new(&format!("/proc/{pid}")).exists());
         assert_eq!(clean().await.unwrap(), 1);
         assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists());
         assert!(!yard.exists());
         let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
         assert!(!mounts.contains("builds/01234567"), "{mounts}");
+    }
+
+    #[tokio::test]
+    async fn a_server_removes_what_a_build_left_and_not_what_one_uses() {
+        let host = Host::new();
+        let yard = host.path().join("data/builds/01234567");
+        let mut config = LinuxConfig::new(yard.clone(), keeper());
+        config.runtime_dir = host.path().join("runtime");
+        let build = LinuxDriver::open(config).await.unwrap();
+        let spec = spec("host");
+        let id = spec.id;
+        build.create(Launch { spec, policy: Policy::none() }).await.unwrap();
+        let pid = crate::host::run_record(&yard, id)["pid"].as_i64().unwrap();
+        let driver = host.driver().await;
+        let alive = || std::path::Path::new(&format!("/proc/{pid}")).exists();
+        for _ in 0..3 {
+            driver.collect().await.unwrap();
+        }
+        assert!(yard.exists() && alive(), "a build under way is nobody else's");
+        // The sandbox and the keeper go on, as they do when the process is killed.
+        build.close().await;
+        for _ in 0..2 {
+            driver.collect().await.unwrap();
+        }
+        assert!(!yard.exists() && !alive());
+        driver.close().await;
+    }
+
+    #[tokio::test]
+    async fn a_step_gains_no_privileges() {
+        let builder = Builder::new();
+        let text = "FROM tiny\nRUN cat /proc/self/status\n";
+        let (built, _, lines) = builder.build(text).await;
+        built.unwrap();
+        assert!(lines.contains(&"NoNewPrivs:\t1".to_owned()), "{lines:?}");
     }
 
     fn wanted(registry: &Registry, tail: &str, by_operator: bool) -> ImageWanted {

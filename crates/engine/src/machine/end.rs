@@ -33,6 +33,9 @@ impl Machine {
         let work = self.cell.pool.driver.stop(self.cell.id, reason);
         self.core.bounded(work).await?;
         self.stopped(reason, cpu_usec)?;
+        // Whoever is told of it may remove it at once, and a tombstone knows of its end only: so what
+        // happened before is on the disk first. What the store cannot take now is owed.
+        let _ = self.core.store.settled().await;
         Ok(self.view())
     }
 

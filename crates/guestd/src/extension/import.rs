@@ -119,10 +119,7 @@ fn unpack_entry(place: &Place, names: &mut Names, entry: &mut Entry<'_, Pieces>)
     let done = match entry.header().entry_type() {
         EntryType::Regular | EntryType::Continuous => {
             let size = entry.size();
-            place.file(&path, mode, entry).and_then(|len| match len == size {
-                true => Ok(()),
-                false => Err(Refusal::invalid("the archive ends within it")),
-            })
+            place.file(&path, (mode, size), entry)
         }
         EntryType::Directory => place.directory(&path, mode),
         EntryType::Symlink => place.symlink(&path, &link),

@@ -45,6 +45,22 @@ fn make_tree(guest: &TestGuest) {
 }
 
 #[tokio::test]
+async fn an_archive_that_breaks_off_leaves_what_was_there() {
+    let guest = TestGuest::start();
+    fs::create_dir(guest.path("from")).unwrap();
+    fs::write(guest.path("from/file"), vec![b'n'; 100_000]).unwrap();
+    let archive = export(&guest, "from").await;
+    fs::create_dir(guest.path("to")).unwrap();
+    fs::write(guest.path("to/file"), "old").unwrap();
+    import(&guest, "to", &archive[..50_000]).await.unwrap_err();
+    let names: Vec<_> = fs::read_dir(guest.path("to")).unwrap().flatten().collect();
+    assert_eq!(names.len(), 1, "{names:?}");
+    assert_eq!(fs::read_to_string(guest.path("to/file")).unwrap(), "old");
+    import(&guest, "to", &archive).await.unwrap();
+    assert_eq!(fs::read(guest.path("to/file")).unwrap(), vec![b'n'; 100_000]);
+}
+
+#[tokio::test]
 async fn a_tree_goes_out_and_in_again() {
     let guest = TestGuest::start();
     make_tree(&guest);

@@ -13,7 +13,7 @@ use crate::app::App;
 use crate::auth::Who;
 use crate::config::MetricsAccess;
 use crate::refusal::Refusal;
-use crate::target::NoQuery;
+use crate::target::{NoQuery, TemplateTarget};
 
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(example = json!({ "status": "ok", "version": "0.0.0", "role": "leader", "epoch": 1 }))]
@@ -129,4 +129,38 @@ pub(crate) async fn templates(
         })
         .collect();
     Ok(Answer(Templates { templates }))
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(example = json!({ "name": "mine", "status": "removed" }))]
+pub(crate) struct RemovedTemplate {
+    name: String,
+    status: &'static str,
+}
+
+/// Remove a template
+///
+/// For the operator. Nothing new is made from it; sandboxes keep what they stand on. One that comes with
+/// Bastide is not removed while sandboxes are made from it.
+#[utoipa::path(
+    delete, path = "/v1/sandbox-templates/{name}", tag = "Sandboxes", operation_id = "remove_template",
+    params(("name" = String, Path, description = "Its name")),
+    responses(
+        (status = 200, description = "Removed", body = RemovedTemplate),
+        (status = 403, description = "Not the operator's key"),
+        (status = 404, description = "Not built here"),
+        (status = 409, description = "`wrong_state`: sandboxes are made from it; `detail` names them"),
+    )
+)]
+pub(crate) async fn remove_template(
+    State(app): State<App>,
+    who: Who,
+    TemplateTarget(name): TemplateTarget,
+    _none: NoQuery,
+) -> Result<Answer<RemovedTemplate>, Refusal> {
+    if !who.is_operator() {
+        return Err(Refusal::Forbidden("templates are removed with the operator's key"));
+    }
+    app.engine.remove_template(&name).await?;
+    Ok(Answer(RemovedTemplate { name: name.to_string(), status: "removed" }))
 }

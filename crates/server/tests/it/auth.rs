@@ -35,6 +35,14 @@ pub(crate) const GUARDED: &[(&str, &str)] = &[
     ("POST", "/v1/sandboxes/x/ports/1/link"),
     ("GET", "/v1/events"),
     ("GET", "/v1/sandbox-templates"),
+    ("DELETE", "/v1/sandbox-templates/x"),
+    ("GET", "/v1/templates"),
+    ("GET", "/v1/templates/x"),
+    ("GET", "/v1/tenants/me/secrets"),
+    ("POST", "/v1/tenants/me/secrets"),
+    ("GET", "/v1/tenants/me/secrets/x"),
+    ("PUT", "/v1/tenants/me/secrets/x"),
+    ("DELETE", "/v1/tenants/me/secrets/x"),
     ("POST", "/v1/api-keys"),
     ("GET", "/v1/api-keys"),
     ("DELETE", "/v1/api-keys/x"),
@@ -82,6 +90,7 @@ async fn the_table_of_guarded_routes_is_whole() {
                 path.replace("{exec_id}", "y").replace("{id}", "x").replace("{key_id}", "x");
             let concrete = concrete.replace("{organisation}", "org_x").replace("{owner}", "usr_x");
             let concrete = concrete.replace("{port}", "1").replace("{path}", "y");
+            let concrete = concrete.replace("{name}", "x").replace("{app_id}", "x");
             let open = operation["security"][0] == serde_json::json!({});
             let row = (method.to_ascii_uppercase(), concrete);
             let listed = GUARDED.iter().any(|(m, p)| (*m, *p) == (row.0.as_str(), row.1.as_str()));

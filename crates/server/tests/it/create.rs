@@ -324,3 +324,21 @@ async fn the_built_templates_are_listed() {
     assert_eq!((&first["vcpu"], &first["memory_mib"]), (&json!(1), &json!(512)));
     server.stop().await;
 }
+
+#[tokio::test]
+async fn a_template_is_removed_by_the_operator_once_nothing_uses_it() {
+    let server = TestServer::start().await;
+    let (path, operator) = ("/v1/sandbox-templates/standard", &server.operator);
+    let ann = server.tenant("ann").await;
+    let made = ann.create(&json!({ "template": "standard" })).await;
+    ann.delete(path).await.problem(403, "forbidden");
+    operator.delete(path).await.problem(409, "wrong_state");
+    ann.delete(&format!("/v1/sandboxes/{}", made["id"].as_str().unwrap())).await.json(200);
+    let removed = operator.delete(path).await.json(200);
+    assert_eq!(removed, json!({ "name": "standard", "status": "removed" }));
+    operator.delete(path).await.problem(404, "not_found");
+    operator.delete("/v1/sandbox-templates/Not%20A%20Name").await.problem(404, "not_found");
+    let list = operator.get("/v1/sandbox-templates").await.json(200);
+    assert_eq!(list["templates"].as_array().unwrap().len(), 1);
+    server.stop().await;
+}

@@ -7,6 +7,9 @@ use std::path::Path;
 
 use super::town::{Town, control_groups, processes};
 
+/// The most that a soak may be told to keep waiting.
+const WAITING_MAX: usize = 4;
+
 /// Empty when nothing leaked. `live` are the bare ids of all sandboxes, `running` of those with compute.
 pub(super) fn leaks(
     town: &Town,
@@ -24,16 +27,19 @@ pub(super) fn leaks(
         }
     };
     let is_live = |name: &str| live.contains(name);
+    let waiting: BTreeSet<String> = names(&data.join("warm")).into_iter().collect();
+    let waits = |name: &str| waiting.contains(name);
     extra("a directory of a sandbox", &data.join("sandboxes"), &is_live);
     extra("an unfinished delete", &data.join("deleting"), &|_| false);
-    extra("a waiting sandbox", &data.join("warm"), &|_| false);
-    extra("a socket", &data.join("run/g"), &|name| running.contains(name));
+    extra("a waiting sandbox", &data.join("warm"), &|_| waiting.len() <= WAITING_MAX);
+    extra("a socket", &data.join("run/g"), &|name| running.contains(name) || waits(name));
+    extra("what is left of a build", &data.join("builds"), &|_| false);
     extra("a note of an exit", &data.join("run/exits"), &|_| false);
-    let disk = |name: &str| name.get(2..).is_some_and(|bare| live.contains(bare));
+    let disk = |name: &str| name.get(2..).is_some_and(|bare| live.contains(bare) || waits(bare));
     extra("a disk", &data.join("pool"), &disk);
     extra("half a tombstone", &data.join("tombstones"), &|name| name.ends_with(".json"));
     for bare in live {
-        let kept = ["spec.json", "run.json", "end.json"];
+        let kept = ["spec.json", "run.json", "end.json", "boot", "in-use", "egress.jsonl"];
         let dir = data.join("sandboxes").join(bare);
         extra("a file of a sandbox", &dir, &|name| kept.contains(&name));
     }
@@ -50,6 +56,7 @@ fn groups(town: &Town, running: &BTreeSet<String>, found: &mut Vec<String>) -> a
         .guests()
         .into_iter()
         .filter(|(bare, _)| running.contains(bare))
+        .chain(town.waiting())
         .map(|(_, pid)| pid)
         .collect();
     let mut known = BTreeSet::new();

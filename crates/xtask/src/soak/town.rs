@@ -153,7 +153,16 @@ impl Town {
 
     /// PID 1 of every sandbox that has a run record, with the sandbox's bare id.
     pub(super) fn guests(&self) -> Vec<(String, i32)> {
-        let entries = fs::read_dir(self.data().join("sandboxes")).into_iter().flatten().flatten();
+        self.recorded("sandboxes")
+    }
+
+    /// The same of sandboxes that wait to be wanted.
+    pub(super) fn waiting(&self) -> Vec<(String, i32)> {
+        self.recorded("warm")
+    }
+
+    fn recorded(&self, dir: &str) -> Vec<(String, i32)> {
+        let entries = fs::read_dir(self.data().join(dir)).into_iter().flatten().flatten();
         let records = entries.filter_map(|entry| {
             let bare = entry.file_name().into_string().ok()?;
             let text = ["run.json", "maintenance.json"]

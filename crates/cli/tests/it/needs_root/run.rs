@@ -93,3 +93,56 @@ fn sleepers() -> usize {
     let all = fs::read_dir("/proc").unwrap().flatten().map(of);
     all.filter(|arguments| arguments == b"sleep\x001234.5\0").count()
 }
+
+/// An image of a shell and little else, with an environment and a program.
+const MAKE_IMAGE: &str = r#"
+import hashlib, io, json, subprocess, sys, tarfile
+def tar(files):
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        for name, content in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode = len(content), 0o755
+            archive.addfile(entry, io.BytesIO(content))
+    return out.getvalue()
+files = {"etc/passwd": b"root:x:0:0::/:/bin/sh\n"}
+for program in ["sh", "cat", "sleep"]:
+    path = "/usr/bin/" + program
+    files["bin/" + program] = open(path, "rb").read()
+    for word in subprocess.check_output(["ldd", path], text=True).split():
+        if word.startswith("/"):
+            files[word[1:]] = open(word, "rb").read()
+layer = tar(files)
+config = {"architecture": "amd64", "os": "linux",
+    "config": {"Env": ["PATH=/bin", "GREETING=hello"],
+        "Cmd": ["/bin/sh", "-c", "echo $GREETING > /workspace/started; sleep 600"]},
+    "rootfs": {"type": "layers", "diff_ids": ["sha256:" + hashlib.sha256(layer).hexdigest()]}}
+manifest = [{"Config": "c.json", "RepoTags": ["tiny:1"], "Layers": ["l/layer.tar"]}]
+image = {"c.json": json.dumps(config).encode(), "l/layer.tar": layer,
+    "manifest.json": json.dumps(manifest).encode()}
+open(sys.argv[1], "wb").write(tar(image))
+"#;
+
+#[test]
+fn a_template_gives_the_command_its_environment_and_starts_its_program() {
+    let dir = tempfile::tempdir().unwrap();
+    let archive = dir.path().join("tiny.tar");
+    let made = Command::new("python3").args(["-c", MAKE_IMAGE]).arg(&archive).status().unwrap();
+    assert!(made.success());
+    let data = dir.path().join("data");
+    let bastide = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_bastide"));
+        command.env("BASTIDE_DATA_DIR", &data);
+        command
+    };
+    let imported = bastide().args(["template", "import", "tiny"]).arg(&archive).output().unwrap();
+    assert!(imported.status.success(), "{}", String::from_utf8_lossy(&imported.stderr));
+    let script = "echo $GREETING $OWN; until [ -s started ]; do sleep 0.05; done; cat started";
+    let run = ["run", "-T", "tiny", "-w", "/workspace", "-e", "OWN=mine", "--", "sh", "-c", script];
+    let output = bastide().args(run).output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert_eq!(text(&output.stdout), "hello mine\nhello\n", "{}", text(&output.stderr));
+    let run = ["run", "-T", "tiny", "-e", "GREETING=mine", "--", "sh", "-c", "echo $GREETING"];
+    let output = bastide().args(run).output().unwrap();
+    assert_eq!(text(&output.stdout), "mine\n", "{}", text(&output.stderr));
+}

@@ -44,7 +44,7 @@ pub(super) enum Root {
     /// A copy of this tree, which becomes part of the changes.
     Seed(PathBuf),
     /// The topmost first.
-    Layers { layers: Vec<PathBuf>, user: String, env: BTreeMap<String, String> },
+    Layers { layers: Vec<PathBuf>, user: String, env: BTreeMap<String, String>, sudo: bool },
 }
 
 pub(super) type Line<'a> = &'a mut (dyn FnMut(String) + Send);
@@ -106,15 +106,15 @@ impl Yard {
     }
 
     fn stand_on(&self, root: Root) -> Result<(Built, Option<PathBuf>)> {
-        let (layers, user, env, seed) = match root {
+        let (layers, user, env, seed, sudo) = match root {
             Root::Host => {
                 let host = self.driver.template_store().get(&HOST.parse()?)?;
                 let mut host = host.context("the host template is always there")?;
                 host.template.user = "root".into();
                 return Ok((host, None));
             }
-            Root::Seed(tree) => (Vec::new(), "root".to_owned(), BTreeMap::new(), Some(tree)),
-            Root::Layers { layers, user, env } => (layers, user, env, None),
+            Root::Seed(tree) => (Vec::new(), "root".to_owned(), BTreeMap::new(), Some(tree), false),
+            Root::Layers { layers, user, env, sudo } => (layers, user, env, None, sudo),
         };
         let template = Template {
             name: "step".parse()?,
@@ -131,8 +131,8 @@ impl Yard {
             template,
             layers,
             layer_ids: Vec::new(),
-            // Some packages' scripts change users.
-            sudo: true,
+            // A step is root already; programs that change users for others are for who asks for them.
+            sudo,
             nesting: false,
             uid: 0,
             workdir: Some("/".into()),
@@ -189,9 +189,10 @@ impl Yard {
 /// The mirrors of the machine's apt sources at their own addresses, private ones too, because the
 /// operator wrote them down; and what the caller allows.
 async fn policy(options: &BuildOptions) -> Policy {
-    let lookup = tokio::task::spawn_blocking(|| {
+    let mirror = options.mirror.clone();
+    let lookup = tokio::task::spawn_blocking(move || {
         let mut rules = Vec::new();
-        let lines = base::all_sources();
+        let lines = base::all_sources(mirror.as_deref());
         for (host, port) in lines {
             rules.push(format!("{host}:{port}"));
             let addresses = (host.as_str(), port).to_socket_addrs();

@@ -3,10 +3,12 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 
-use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid, linkat, mkdirat, openat, symlinkat, unlinkat};
+use rustix::fs::{
+    AtFlags, CWD, Gid, Mode, OFlags, Uid, linkat, mkdirat, openat, renameat, symlinkat, unlinkat,
+};
 use rustix::io::Errno;
 
 use crate::refusal::{Refusal, Result};
@@ -33,20 +35,30 @@ impl Place {
         Self { root, owner }
     }
 
-    pub(super) fn file(&self, path: &[u8], mode: u32, contents: &mut impl Read) -> Result<u64> {
+    /// A file of `size` bytes, or what was there before.
+    pub(super) fn file(
+        &self,
+        path: &[u8],
+        (mode, size): (u32, u64),
+        contents: &mut impl Read,
+    ) -> Result<()> {
         let Some(spot) = self.spot(path)? else {
             return Err(Refusal::invalid("a file cannot be the directory itself"));
         };
-        spot.clear()?;
-        let flags = FLAGS | OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
-        let file = openat(&spot.directory, spot.name, flags, Mode::from_raw_mode(0o600))
-            .map_err(|errno| Refusal::errno("create", errno))?;
-        let mut file = File::from(file);
-        let len = copy(contents, &mut file)?;
+        let (mut file, is_named) = match spot.create() {
+            Err(Errno::EXIST) => spot.replacement()?,
+            created => (created.map_err(|errno| Refusal::errno("create", errno))?, true),
+        };
+        if copy(contents, &mut file)? != size {
+            return Err(Refusal::invalid("the archive ends within it"));
+        }
         self.own(&file)?;
         rustix::fs::fchmod(&file, Mode::from_raw_mode(mode))
             .map_err(|errno| Refusal::errno("chmod", errno))?;
-        Ok(len)
+        if !is_named {
+            spot.replace_by(&file).map_err(|errno| Refusal::errno("replace", errno))?;
+        }
+        Ok(())
     }
 
     pub(super) fn directory(&self, path: &[u8], mode: u32) -> Result<()> {
@@ -123,6 +135,37 @@ impl Place {
 }
 
 impl Spot<'_> {
+    fn create(&self) -> std::result::Result<File, Errno> {
+        let flags = FLAGS | OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+        openat(&self.directory, self.name, flags, Mode::from_raw_mode(0o600)).map(File::from)
+    }
+
+    /// For what is there already: a file without a name, so that an archive that breaks off leaves what
+    /// was there. Whether it has its name: on a file system without such files it takes it now.
+    fn replacement(&self) -> Result<(File, bool)> {
+        let flags = FLAGS | OFlags::WRONLY | OFlags::TMPFILE;
+        if let Ok(file) = openat(&self.directory, ".", flags, Mode::from_raw_mode(0o600)) {
+            return Ok((File::from(file), false));
+        }
+        self.clear()?;
+        let created = self.create().map_err(|errno| Refusal::errno("create", errno))?;
+        Ok((created, true))
+    }
+
+    fn replace_by(&self, file: &File) -> std::result::Result<(), Errno> {
+        // The way that needs no capability.
+        let here = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let between = format!(".bastide-{:x}-{:x}", std::process::id(), file.as_raw_fd());
+        // Left by a guest that was killed right here; nobody else has such a name.
+        let _ = unlinkat(&self.directory, &between, AtFlags::empty());
+        linkat(CWD, &here, &self.directory, &between, AtFlags::SYMLINK_FOLLOW)?;
+        let renamed = renameat(&self.directory, &between, &self.directory, self.name);
+        if renamed.is_err() {
+            let _ = unlinkat(&self.directory, &between, AtFlags::empty());
+        }
+        renamed
+    }
+
     /// Takes away what is there, so that what is made is new: no old link is written through.
     fn clear(&self) -> Result<()> {
         match unlinkat(&self.directory, self.name, AtFlags::empty()) {

@@ -1,0 +1,267 @@
+//! For every step of a launch, something that makes that step fail: nothing of the sandbox is left, and
+//! once the cause is mended the next one works. Mounts, a guest that does not start and one that dies
+//! are in `restart`; a full and a read-only disk are tested through the server.
+
+#![expect(clippy::unwrap_used, reason = "what tests share: a panic is how it tells")]
+
+mod needs_root {
+    use std::collections::BTreeSet;
+    use std::fs;
+    use std::path::{Path, PathBuf};
+    use std::process::Command;
+
+    use driver::{Driver, Launch};
+    use driver_linux::{LinuxConfig, LinuxDriver};
+    use model::{EndReason, Policy, SandboxId, SandboxSpec};
+
+    use crate::host::{Host, create, kill, run, run_record, spec};
+
+    /// A host whose keeper can be taken away.
+    struct Stage {
+        host: Host,
+        keeper: PathBuf,
+    }
+
+    impl Stage {
+        fn new() -> Self {
+            let host = Host::new();
+            let keeper = host.path().join("bastide-keeper");
+            std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_bastide-keeper"), &keeper).unwrap();
+            Self { host, keeper }
+        }
+
+        fn config(&self) -> LinuxConfig {
+            let own = self.host.config();
+            let made = LinuxConfig::new(self.data(), vec![self.keeper.clone()]);
+            LinuxConfig { disk: own.disk, runtime_dir: own.runtime_dir, ..made }
+        }
+
+        fn data(&self) -> PathBuf {
+            self.host.path().join("data")
+        }
+
+        fn names(&self, dir: &str) -> Vec<String> {
+            let entries = fs::read_dir(self.data().join(dir)).unwrap();
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+        }
+
+        fn end_keeper(&self) {
+            assert!(kill(self.host.keeper_pid().unwrap().into()));
+            while self.host.keeper_pid().is_some() {
+                std::thread::yield_now();
+            }
+        }
+
+        /// What a launch may leave, in any place that has anything of a sandbox.
+        #[track_caller]
+        fn assert_clean(&self, driver: &LinuxDriver, step: &str) {
+            for dir in ["sandboxes", "deleting", "pool", "run/g", "warm"] {
+                assert_eq!(self.names(dir), [""; 0], "{step}: in {dir}");
+            }
+            assert_eq!(driver.uid_ranges_in_use(), 0, "{step}: uids");
+            let mounts = fs::read_to_string("/proc/thread-self/mounts").unwrap();
+            let data = self.data();
+            let of_ours = mounts.lines().filter(|line| line.contains(data.to_str().unwrap()));
+            assert_eq!(of_ours.count(), 1, "{step}: more than the pool is mounted:\n{mounts}");
+            let strangers: Vec<String> = self
+                .members()
+                .into_iter()
+                .filter(|line| !line.contains("bastide-keeper"))
+                .collect();
+            assert_eq!(strangers, [""; 0], "{step}: processes");
+        }
+
+        /// The command lines of everything in the control groups of this instance.
+        fn members(&self) -> BTreeSet<String> {
+            let instance = fs::read_to_string(self.data().join("instance")).unwrap();
+            let table = fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
+            let mounts = table.lines().filter(|line| line.contains(" - cgroup"));
+            let mut lines = BTreeSet::new();
+            for mount in mounts.filter_map(|line| line.split(' ').nth(4)) {
+                let group = Path::new(mount).join("bastide").join(instance.trim());
+                for leaf in fs::read_dir(group).into_iter().flatten().flatten() {
+                    let pids = fs::read_to_string(leaf.path().join("cgroup.procs"));
+                    for pid in pids.unwrap_or_default().lines() {
+                        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+                        // A process that ends has none any more.
+                        if !line.is_empty() {
+                            lines.insert(String::from_utf8_lossy(&line).into_owned());
+                        }
+                    }
+                }
+            }
+            lines
+        }
+    }
+
+    async fn create_with(driver: &LinuxDriver, spec: SandboxSpec) -> model::Result<()> {
+        driver.create(Launch { spec, policy: Policy::none() }).await.map(drop)
+    }
+
+    /// Breaks something for one launch: it fails, nothing is left, and the next one works.
+    async fn check(
+        step: &str,
+        break_it: impl Fn(&Stage, SandboxId),
+        mend: impl Fn(&Stage, SandboxId),
+    ) {
+        let stage = Stage::new();
+        let driver = LinuxDriver::open(stage.config()).await.unwrap();
+        let doomed = spec("host");
+        let id = doomed.id;
+        break_it(&stage, id);
+        let refused = create_with(&driver, doomed).await;
+        mend(&stage, id);
+        assert!(refused.is_err(), "{step} did not fail");
+        assert!(driver.list().await.unwrap().is_empty(), "{step}");
+        // What a killed keeper was about to do is the sweep's, which looks twice.
+        for _ in 0..2 {
+            driver.collect().await.unwrap();
+        }
+        stage.assert_clean(&driver, step);
+        let fine = create(&driver).await;
+        assert_eq!(run(&driver, fine.id, "echo fine").await.1, "fine\n", "{step}");
+        driver.remove(fine.id, EndReason::UserRequest).await.unwrap();
+        driver.close().await;
+    }
+
+    #[tokio::test]
+    async fn a_launch_whose_disks_cannot_be_made_leaves_nothing() {
+        let chattr = |stage: &Stage, flag: &str| {
+            let pool = stage.data().join("pool");
+            assert!(Command::new("chattr").arg(flag).arg(pool).status().unwrap().success());
+        };
+        check("make the disks", |stage, _| chattr(stage, "+i"), |stage, _| chattr(stage, "-i"))
+            .await;
+    }
+
+    #[tokio::test]
+    async fn a_launch_whose_control_groups_cannot_be_made_leaves_nothing() {
+        let limit = |stage: &Stage, value: &str| {
+            let instance = fs::read_to_string(stage.data().join("instance")).unwrap();
+            let table = fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
+            let unified = table.lines().find(|line| line.contains(" - cgroup2 ")).unwrap();
+            let mount = Path::new(unified.split(' ').nth(4).unwrap());
+            let group = mount.join("bastide").join(instance.trim());
+            fs::write(group.join("cgroup.max.descendants"), value).unwrap();
+        };
+        let break_it = |stage: &Stage, _| {
+            // Launchers that wait have their groups already; new ones make theirs.
+            stage.end_keeper();
+            limit(stage, "0");
+        };
+        let mend = |stage: &Stage, _| {
+            limit(stage, "max");
+            stage.end_keeper();
+        };
+        check("make control groups", break_it, mend).await;
+    }
+
+    #[tokio::test]
+    async fn a_launch_whose_spec_cannot_be_written_leaves_nothing() {
+        let in_the_way = |stage: &Stage, id: SandboxId| {
+            let place = stage.data().join("sandboxes").join(id.bare()).join("spec.tmp");
+            fs::create_dir_all(place).unwrap();
+        };
+        check("write the spec", in_the_way, |_, _| {}).await;
+    }
+
+    #[tokio::test]
+    async fn a_launch_whose_run_record_cannot_be_written_leaves_nothing() {
+        let in_the_way = |stage: &Stage, id: SandboxId| {
+            let place = stage.data().join("sandboxes").join(id.bare()).join("run.tmp");
+            fs::create_dir_all(place).unwrap();
+        };
+        check("write the run record", in_the_way, |_, _| {}).await;
+    }
+
+    #[tokio::test]
+    async fn a_launch_without_a_keeper_leaves_nothing() {
+        let hidden = |stage: &Stage| stage.keeper.with_extension("hidden");
+        let break_it = |stage: &Stage, _| {
+            stage.end_keeper();
+            fs::rename(&stage.keeper, hidden(stage)).unwrap();
+        };
+        let mend = |stage: &Stage, _| fs::rename(hidden(stage), &stage.keeper).unwrap();
+        check("start a launcher", break_it, mend).await;
+    }
+
+    /// What a sandbox starts as its PID 1.
+    fn guest_program(stage: &Stage) -> PathBuf {
+        let name = stage.names("guest").into_iter().find(|name| name.starts_with("guestd-"));
+        stage.data().join("guest").join(name.unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_launch_whose_guest_never_answers_leaves_nothing() {
+        // Other than what it may be replaced by, the file is busy while it runs: so it is moved.
+        let kept = |stage: &Stage| stage.host.path().join("kept");
+        let break_it = |stage: &Stage, _| {
+            let program = guest_program(stage);
+            fs::rename(&program, kept(stage)).unwrap();
+            // It lives, and listens to nobody.
+            fs::copy("/usr/bin/yes", program).unwrap();
+        };
+        let mend = |stage: &Stage, _| {
+            let program = guest_program(stage);
+            fs::remove_file(&program).unwrap();
+            fs::rename(kept(stage), program).unwrap();
+        };
+        check("greet the guest", break_it, mend).await;
+    }
+
+    #[tokio::test]
+    async fn a_waiting_sandbox_that_cannot_be_claimed_goes() {
+        let stage = Stage::new();
+        let mut config = stage.config();
+        config.warm.insert("host".parse().unwrap(), 1);
+        let driver = LinuxDriver::open(config).await.unwrap();
+        let template = "host".parse().unwrap();
+        let mut taken = None;
+        for _ in 0..400 {
+            taken = driver.take_warm(&template, model::Tier::Ephemeral);
+            if taken.is_some() {
+                break;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+        let id = taken.unwrap();
+        // A claim is a rename, which nothing may be in the way of.
+        fs::create_dir_all(stage.data().join("sandboxes").join(id.bare()).join("in-the-way"))
+            .unwrap();
+        let refused = create_with(&driver, SandboxSpec { id, ..spec("host") }).await;
+        assert!(refused.is_err());
+        assert!(driver.observe(id).await.unwrap().is_none());
+        driver.collect().await.unwrap();
+        driver.collect().await.unwrap();
+        let left = |dir: &str| stage.names(dir).iter().any(|name| name.contains(&id.bare()));
+        for dir in ["sandboxes", "deleting", "pool", "run/g", "warm"] {
+            assert!(!left(dir), "{dir}: {:?}", stage.names(dir));
+        }
+        let fine = create(&driver).await;
+        assert_eq!(run(&driver, fine.id, "echo fine").await.1, "fine\n");
+        driver.remove(fine.id, EndReason::UserRequest).await.unwrap();
+        driver.close().await;
+    }
+
+    /// A start is a launch too, and what it begins from must survive its failure.
+    #[tokio::test]
+    async fn a_start_that_fails_leaves_the_sandbox_stopped_with_what_it_had() {
+        let stage = Stage::new();
+        let driver = LinuxDriver::open(stage.config()).await.unwrap();
+        let kept = create(&driver).await;
+        run(&driver, kept.id, "echo kept > /workspace/file").await;
+        driver.stop(kept.id, EndReason::UserRequest).await.unwrap();
+        let place = stage.data().join("sandboxes").join(kept.id.bare()).join("run.tmp");
+        fs::create_dir(&place).unwrap();
+        assert!(driver.start(kept.id, Policy::none()).await.is_err());
+        fs::remove_dir(&place).unwrap();
+        let observed = driver.observe(kept.id).await.unwrap().unwrap();
+        assert_eq!(observed.phase, model::Phase::Stopped);
+        assert_eq!(driver.uid_ranges_in_use(), 0);
+        driver.start(kept.id, Policy::none()).await.unwrap();
+        assert_eq!(run(&driver, kept.id, "cat /workspace/file").await.1, "kept\n");
+        assert!(run_record(&stage.data(), kept.id)["pid"].is_number());
+        driver.remove(kept.id, EndReason::UserRequest).await.unwrap();
+        driver.close().await;
+    }
+}
