@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use model::policy::is_public;
 use model::reserved::check_env;
-use model::{Error, Result};
+use model::{Error, Result, WorkspaceId};
 use serde::{Deserialize, Serialize};
 use url::{Host, Url};
 use utoipa::ToSchema;
@@ -27,7 +27,6 @@ const AGENTS_MAX: usize = 64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Feature {
     Agent,
-    Workspace,
 }
 
 /// The agents of 000; `claude` and `claude-code` are the same one.
@@ -70,6 +69,7 @@ pub struct CapabilityAgent {
 pub(crate) struct CheckedAgent {
     pub(crate) persistence_url: Option<Url>,
     pub(crate) needs: Option<Feature>,
+    pub(crate) workspace: Option<WorkspaceId>,
 }
 
 /// Checks every agent field, whether or not `agent` was sent.
@@ -86,7 +86,7 @@ pub(crate) fn check(request: &mut CreateSandbox) -> Result<CheckedAgent> {
     if wire_version == 1 && app.as_ref().is_some_and(|app| app.agent_count() > 1) {
         return Err(Error::invalid("wire_version", "multi-agent requires wire_version=2"));
     }
-    let wants_workspace = check_workspace(request)?;
+    let workspace = check_workspace(request)?;
     let persistence_url = request.persistence_url.as_deref();
     let persistence_url =
         persistence_url.map(|text| check_url("persistence_url", text)).transpose()?;
@@ -98,12 +98,8 @@ pub(crate) fn check(request: &mut CreateSandbox) -> Result<CheckedAgent> {
         || persistence_url.is_some()
         || request.agent_cmd.is_some()
         || request.agent_env.is_some();
-    let needs = match (wants_agent, wants_workspace) {
-        (true, _) => Some(Feature::Agent),
-        (false, true) => Some(Feature::Workspace),
-        (false, false) => None,
-    };
-    Ok(CheckedAgent { persistence_url, needs })
+    let needs = wants_agent.then_some(Feature::Agent);
+    Ok(CheckedAgent { persistence_url, needs, workspace })
 }
 
 impl Feature {
@@ -114,12 +110,6 @@ impl Feature {
                 code: "agent_not_available",
                 detail: "the request is valid, but this version runs no agents yet: \
                          leave out the agent's fields to get a plain sandbox"
-                    .into(),
-            },
-            Self::Workspace => Error::NotImplemented {
-                code: "workspace_not_available",
-                detail: "the request is valid, but this version has no stored workspaces yet: \
-                         leave out workspace_enabled; /workspace survives a stop anyway"
                     .into(),
             },
         }
@@ -248,17 +238,18 @@ fn check_secret(field: &str, Secret(text): &Secret) -> Result<()> {
     Ok(())
 }
 
-fn check_workspace(request: &CreateSandbox) -> Result<bool> {
+/// Its two names are checked also when it is not wanted.
+fn check_workspace(request: &CreateSandbox) -> Result<Option<WorkspaceId>> {
+    let wanted = request.workspace_enabled == Some(true);
     for (field, value) in [("app_id", &request.app_id), ("capset_id", &request.capset_id)] {
         match value {
             Some(id) => check_slug(field, id)?,
-            None if request.workspace_enabled == Some(true) => {
-                return Err(Error::invalid(field, "required with workspace_enabled"));
-            }
+            None if wanted => return Err(Error::invalid(field, "required with workspace_enabled")),
             None => {}
         }
     }
-    Ok(request.workspace_enabled == Some(true))
+    let (Some(app), Some(capset)) = (&request.app_id, &request.capset_id) else { return Ok(None) };
+    wanted.then(|| WorkspaceId::new(app, capset)).transpose()
 }
 
 pub(crate) fn check_slug(field: &str, text: &str) -> Result<()> {

@@ -154,6 +154,7 @@ impl CreateSandbox {
             vcpu: self.vcpu,
             cpu_fraction: self.cpu_fraction,
             memory_mib: self.memory_mib,
+            workspace: agent.workspace,
         };
         sandbox.check_metadata()?;
         Ok(Checked { sandbox, persistence_url: agent.persistence_url, needs: agent.needs })

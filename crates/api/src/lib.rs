@@ -8,6 +8,7 @@ pub mod access;
 pub mod account;
 pub mod admin;
 pub mod agent;
+pub mod billing;
 pub mod cancel;
 pub mod catalogue;
 pub mod create;
@@ -17,6 +18,7 @@ pub mod files;
 pub mod json;
 pub mod key;
 pub mod logs;
+pub mod metering;
 pub mod port;
 pub mod problem;
 pub mod query;
@@ -25,6 +27,7 @@ pub mod secrets;
 pub mod session;
 pub mod template;
 pub mod usage;
+pub mod workspace;
 
 pub use access::{EgressEntry, EgressLog, EgressQuery};
 pub use account::{

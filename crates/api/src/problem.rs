@@ -48,6 +48,8 @@ pub enum Code {
     WrongState,
     /// The owner already has a sandbox, or a bundle of secrets, of that name.
     NameTaken,
+    /// There is no credit left, and this deployment asks for it.
+    CreditsExhausted,
     /// No room anywhere for one more sandbox.
     NoCapacity,
     /// The body is larger than this server takes.
@@ -74,7 +76,7 @@ pub enum Code {
     NotImplemented,
     /// Valid, but sandboxes with an agent come in a later version.
     AgentNotAvailable,
-    /// 000's stored workspaces come in a later version.
+    /// This server has no storage for workspaces.
     WorkspaceNotAvailable,
     /// `image` is an OCI reference, and pulling one comes in a later version.
     ImagePullNotAvailable,

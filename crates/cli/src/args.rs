@@ -8,7 +8,9 @@ use model::TemplateName;
 use server::config::Places;
 
 use crate::failure::Failure;
-use crate::{account, agents, audit, doctor, keys, org, run, sandbox, secrets, template};
+use crate::{
+    account, agents, audit, billing, doctor, keys, org, run, sandbox, secrets, template, workspace,
+};
 
 /// Self-hosted sandboxes for AI agents
 #[derive(Debug, Parser)]
@@ -78,6 +80,27 @@ pub(crate) enum Command {
         connection: Connection,
         #[command(subcommand)]
         command: audit::Command,
+    },
+    /// What you used
+    Usage {
+        #[command(flatten)]
+        connection: Connection,
+        #[command(flatten)]
+        days: billing::UsageArgs,
+    },
+    /// Credit: what is left, what moved it, how more comes in
+    Billing {
+        #[command(flatten)]
+        connection: Connection,
+        #[command(subcommand)]
+        command: billing::Command,
+    },
+    /// Workspaces in storage, and their files
+    Workspace {
+        #[command(flatten)]
+        connection: Connection,
+        #[command(subcommand)]
+        command: workspace::Command,
     },
     /// Show a server, and all that share its data directory on this machine
     Status {

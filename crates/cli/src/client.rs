@@ -57,6 +57,14 @@ impl Client {
         Ok(Self { url, connector, key: token, tasks: TaskTracker::new() })
     }
 
+    /// Wherever a link leads, without our key.
+    pub(crate) fn elsewhere(&self, url: &str) -> Result<Self, Failure> {
+        let url: ServerUrl = url.parse()?;
+        let ours = url.tls == self.url.tls && url.authority() == self.url.authority();
+        let connector = if ours { self.connector.clone() } else { Connector::new(&url, None)? };
+        Ok(Self { url, connector, key: None, tasks: TaskTracker::new() })
+    }
+
     /// Sends JSON (or nothing) and reads JSON.
     pub(crate) async fn json<T: DeserializeOwned>(
         &self,

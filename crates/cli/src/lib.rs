@@ -6,6 +6,7 @@ mod agents;
 mod args;
 mod attach;
 mod audit;
+mod billing;
 mod catalogue;
 mod client;
 mod completions;
@@ -22,6 +23,7 @@ mod serve;
 mod status;
 mod template;
 mod terminal;
+mod workspace;
 
 use std::process::ExitCode;
 
@@ -73,6 +75,18 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
             block_on(catalogue::execute(&client, connection.shown.json))
         }
         Command::Secrets { connection, command } => secrets::execute(&connection, command),
+        Command::Usage { connection, days } => {
+            let client = Client::new(&connection)?;
+            block_on(billing::usage(&client, days, connection.shown.json))
+        }
+        Command::Billing { connection, command } => {
+            let client = Client::new(&connection)?;
+            block_on(billing::execute(&client, command, connection.shown.json))
+        }
+        Command::Workspace { connection, command } => {
+            let client = Client::new(&connection)?;
+            block_on(workspace::execute(&client, command, connection.shown.json))
+        }
         Command::Template { data, shown, command } => template::execute(&data, command, shown.json),
         Command::Status { connection } => {
             let client = Client::new(&connection)?;

@@ -126,6 +126,7 @@ impl Town {
         let pools = self.open_pools(&settings, &lease).await?;
         server::ensure_operator_key(&self.store, &self.config.data_dir).await?;
         let store = self.store.fenced(lease.epoch());
+        let settings = EngineConfig { blobs: Some(self.config.blobs()?), ..settings };
         let engine = Engine::start(settings, pools, store).await?;
         self.server.lead(engine, Some(lease.epoch()))?;
         Ok(lease)

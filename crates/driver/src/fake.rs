@@ -10,6 +10,7 @@ mod faults;
 mod guest;
 mod holds;
 mod host;
+mod tree;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -212,10 +212,15 @@ fn changes(core: &Core, cell: &Cell, observed: &Observed, claim: Claim) -> Vec<C
     }
     if let Some(incarnation) = observed.incarnation.clone() {
         let started_at = observed.started_at.unwrap_or_else(|| core.now());
-        changes.push(mend_begin(core, cell, Leg { incarnation, started_at }));
+        changes.push(mend_begin(core, cell, leg(cell, incarnation, started_at)));
     }
     changes.extend(mend_ended(core, cell, observed, true));
     changes
+}
+
+fn leg(cell: &Cell, incarnation: String, started_at: jiff::Timestamp) -> Leg {
+    let limits = cell.state.borrow().spec.limits;
+    Leg { incarnation, started_at, memory_mib: limits.memory_mib, disk_gb: limits.disk_gb }
 }
 
 /// The leg of compute, and that it began, unless both were written down.
@@ -236,7 +241,7 @@ fn mend_ended(core: &Core, cell: &Cell, observed: &Observed, is_kept: bool) -> V
         return Vec::new();
     }
     let Ended { incarnation, started_at, ended_at, cpu_usec } = ended;
-    let begun = mend_begin(core, cell, Leg { incarnation: incarnation.clone(), started_at });
+    let begun = mend_begin(core, cell, leg(cell, incarnation.clone(), started_at));
     let reason = observed.end_reason;
     let stopped = core.tell_once(cell, EventKind::Stopped, Some(&incarnation), reason);
     let end = LegEnd { incarnation, ended_at, cpu_usec };

@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use blobs::Blobs;
 use driver::Driver;
 use model::{Plan, Policy, PolicyName, Quota, TemplateName};
 
-use crate::Clock;
+use crate::{Clock, Credit};
 
 /// Settings of an engine. [`EngineConfig::default`] is a working single machine.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct EngineConfig {
     /// Named egress policies; `none`, `default` and `open` are always there and may be replaced.
     pub policies: BTreeMap<PolicyName, Policy>,
@@ -31,6 +32,9 @@ pub struct EngineConfig {
     /// How long a launch, stop or removal may take before it counts as failed.
     pub operation_timeout: Duration,
     pub clock: Clock,
+    /// Where workspaces are kept; without it, none can be asked for.
+    pub blobs: Option<Blobs>,
+    pub credit: Credit,
 }
 
 /// Upper bounds of what one sandbox may ask for.
@@ -79,6 +83,8 @@ impl Default for EngineConfig {
             list_timeout: Duration::from_secs(2),
             operation_timeout: Duration::from_secs(60),
             clock: Clock::system(),
+            blobs: None,
+            credit: Credit::default(),
         }
     }
 }

@@ -138,6 +138,7 @@ impl Engine {
         mut request: Option<RequestClaim>,
     ) -> Result<Created> {
         self.core.require_open()?;
+        self.core.require_credit(caller).await?;
         // A name that a removed sandbox gave up may still be its own in the store.
         self.core.pay().await;
         let mut resolved = resolve(&self.core, caller, wanted).await?;

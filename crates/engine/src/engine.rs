@@ -10,7 +10,7 @@ use driver::Template;
 use futures_util::future::join_all;
 use jiff::Timestamp;
 use model::{
-    Change, Error, EventKind, OwnerId, Phase, Result, SandboxId, SandboxRef, TemplateName,
+    Change, Error, EventKind, OwnerId, Phase, Plan, Result, SandboxId, SandboxRef, TemplateName,
 };
 use store::Store;
 use tokio::sync::oneshot;
@@ -106,6 +106,7 @@ impl Engine {
     }
 
     pub async fn start_sandbox(&self, caller: &Caller, sandbox: &SandboxRef) -> Result<Sandbox> {
+        self.core.require_credit(caller).await?;
         let quota = caller.quota.over(self.core.config.quota(caller.plan));
         self.ask(caller, sandbox, |reply| Ask::Start(quota, reply)).await
     }
@@ -291,6 +292,16 @@ impl Core {
             return Err(Error::unavailable("the server is shutting down"));
         }
         Ok(())
+    }
+
+    /// For what costs money.
+    pub(crate) async fn require_credit(&self, caller: &Caller) -> Result<()> {
+        let credit = &self.config.credit;
+        let exempt = caller.plan == Plan::Operator || credit.exempt.contains(&caller.owner);
+        if !credit.enforced || exempt || self.store.balance(&caller.owner).await?.has_credit() {
+            return Ok(());
+        }
+        Err(Error::NoCredit { detail: "there is no credit left; top it up first".into() })
     }
 
     fn why_no_answer(&self, cell: &Cell) -> Error {

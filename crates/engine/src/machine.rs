@@ -15,6 +15,7 @@ mod change;
 mod end;
 mod launch;
 mod reap;
+mod save;
 
 use std::sync::Arc;
 
@@ -47,6 +48,8 @@ pub(crate) enum Ask {
     Delete(Reply),
     /// A guest over the workspace of the stopped sandbox.
     Maintain(Reply<Maintained>),
+    /// Whoever decided it wants no answer.
+    End(EndReason),
     Exited(Exit),
     /// The sweep saw that its compute may be gone, or that something is unfinished.
     Look,
@@ -110,7 +113,7 @@ impl Machine {
     async fn run(mut self, first: First) {
         match first {
             First::Launch(order) => self.launch(*order).await,
-            First::Adopted => {}
+            First::Adopted => self.core.keep_workspace(&self.cell, None),
             First::FinishStart => self.finish_start().await,
             First::FinishStop => drop(self.stop(EndReason::Unknown).await),
             First::FinishDelete => self.finish_delete().await,
@@ -144,6 +147,7 @@ impl Machine {
             Ask::Update(change, reply) => answer(reply, self.update(change).await),
             Ask::Delete(reply) => answer(reply, self.delete(EndReason::UserRequest).await),
             Ask::Maintain(reply) => answer(reply, self.maintain().await),
+            Ask::End(reason) => self.end_for(reason).await,
             Ask::Exited(exit) => self.exited(&exit).await,
             Ask::Look => self.look().await,
         }
@@ -162,7 +166,7 @@ impl Machine {
                 | Ask::Resume(reply)
                 | Ask::Update(_, reply) => answer(reply, Err(gone())),
                 Ask::Maintain(reply) => answer(reply, Err(gone())),
-                Ask::Exited(_) | Ask::Look => {}
+                Ask::End(_) | Ask::Exited(_) | Ask::Look => {}
             }
         }
     }

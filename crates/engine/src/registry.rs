@@ -19,6 +19,7 @@ use crate::activity::Activity;
 use crate::core::TOMBSTONE_FOR;
 use crate::machine::Ask;
 use crate::pool::PoolState;
+use crate::workspace::SaveAsk;
 use crate::{Caller, Sandbox};
 
 /// What a sandbox's task publishes.
@@ -49,6 +50,8 @@ pub(crate) struct Cell {
     pub(crate) detached: Mutex<Vec<ExecId>>,
     /// Present while the workspace of a stopped sandbox is read or written.
     pub(crate) maintenance: Mutex<Option<CancellationToken>>,
+    /// Saves its workspace, if it has one.
+    pub(crate) keeper: Mutex<Option<mpsc::Sender<SaveAsk>>>,
     disk_gb: u32,
     /// Counts against the quota and takes room in the pool. Changed under the registry's lock.
     counted: AtomicBool,
@@ -92,6 +95,7 @@ impl Cell {
             activity: new.activity,
             detached: Mutex::default(),
             maintenance: Mutex::default(),
+            keeper: Mutex::default(),
             disk_gb: spec.limits.disk_gb,
             counted: AtomicBool::new(false),
         }

@@ -1,6 +1,7 @@
 //! From what a caller asks for to what a driver is told: templates, limits, policies, against the
 //! deployment's settings.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use driver::{ImageWanted, Template};
@@ -24,6 +25,10 @@ pub(crate) struct Resolved {
 /// Checks everything that can be checked before anything is made.
 pub(crate) async fn resolve(core: &Core, caller: &Caller, wanted: &NewSandbox) -> Result<Resolved> {
     wanted.check_metadata()?;
+    if wanted.workspace.is_some() && core.config.blobs.is_none() {
+        let detail = "this server has no storage for workspaces".into();
+        return Err(Error::NotImplemented { code: "workspace_not_available", detail });
+    }
     reserved::check_env("env", &wanted.env)?;
     let policy_name = wanted.policy.clone().unwrap_or_default();
     let policy = policy(&core.config, &policy_name)?;
@@ -52,11 +57,27 @@ pub(crate) async fn resolve(core: &Core, caller: &Caller, wanted: &NewSandbox) -
         clocks: wanted.clocks(),
         limits: Limits { disk_gb, ..limits },
         policy: policy_name,
-        env: wanted.env.clone(),
+        env: env(caller, wanted),
         metadata: wanted.metadata.clone(),
+        workspace: wanted.workspace.clone(),
         created_at: core.now(),
     };
     Ok(Resolved { rootfs: rootfs(&spec.template, Some(&template)), spec, policy, pool })
+}
+
+/// What the caller set, and what says which workspace it has.
+fn env(caller: &Caller, wanted: &NewSandbox) -> BTreeMap<String, String> {
+    let mut env = wanted.env.clone();
+    if let Some(workspace) = &wanted.workspace {
+        let set = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        env.extend([
+            set("WORKSPACE_USER_ID", caller.owner.as_str()),
+            set("WORKSPACE_APP_ID", workspace.app_id()),
+            set("WORKSPACE_CAPSET_ID", workspace.capset_id()),
+            set("WORKSPACE_MODE", "mounted"),
+        ]);
+    }
+    env
 }
 
 /// The rules behind a policy's name; an unknown one is a mistake of the caller (ruling 10).

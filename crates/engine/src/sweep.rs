@@ -15,6 +15,7 @@ use crate::adopt;
 use crate::core::Core;
 use crate::engine::later;
 use crate::machine::Ask;
+use crate::meter;
 use crate::pool::PoolState;
 use crate::registry::Cell;
 
@@ -30,6 +31,7 @@ pub(crate) fn spawn(core: &Arc<Core>) {
             core.tasks.spawn(pass_on_exits(Arc::clone(core), exits));
         }
     }
+    core.tasks.spawn(meter::run(Arc::clone(core)));
     core.tasks.spawn(run(Arc::clone(core)));
 }
 

@@ -31,7 +31,7 @@ use self::connection::{Connection, SendError};
 pub use self::stream::Tunnel;
 use crate::{
     Address, GuestError, HEADER_AGENTS_TOKEN, HEADER_NONCE, HEADER_TOTAL_BYTES, HEADER_TRUNCATED,
-    HEADER_VERSION, Health, Init, PREFIX, TAIL_BYTES_MAX, TUNNEL_UPGRADE, Tail, Tailed,
+    HEADER_VERSION, Health, Init, PREFIX, TAIL_BYTES_MAX, TUNNEL_UPGRADE, Tail, Tailed, TreeEntry,
 };
 
 /// A Unix socket answers at once or its backlog is full.
@@ -96,6 +96,11 @@ impl Guest {
         let call = Call::new(Method::POST, with_path("import", path)).streaming(body);
         let answer = self.call(call).await?;
         self.finish(answer).await
+    }
+
+    /// Everything below a directory, without what is in the files.
+    pub async fn tree(&self, path: &str) -> Result<Vec<TreeEntry>, GuestError> {
+        crate::tree::read(self.open(Call::new(Method::GET, with_path("tree", path))).await?).await
     }
 
     /// The end of a log. A file that does not exist is an empty one.

@@ -19,11 +19,13 @@ pub mod frame;
 pub mod handover;
 mod message;
 pub mod pieces;
+mod tree;
 
 pub use client::{ByteStream, ExecFrames, FileDownload, Guest, Tunnel};
 pub use error::GuestError;
 pub use exec::{Commands, ExecEnd, ExecFrame, ExecStart, OutputStream};
 pub use message::{Address, Health, Init, Tail, Tailed};
+pub use tree::{TREE_ENTRIES_MAX, TreeEntry, TreeKind};
 
 /// What every path of our extension begins with.
 pub const PREFIX: &str = "/bastide/v1/";

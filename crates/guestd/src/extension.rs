@@ -7,7 +7,9 @@ mod handover;
 mod import;
 mod placing;
 mod tail;
+mod tree;
 mod tunnel;
+mod walk;
 mod whole_file;
 
 pub(crate) use tunnel::connect as connect_to;
@@ -41,13 +43,15 @@ pub(crate) async fn route(state: Arc<State>, request: Request, route: &str) -> R
         ("file", &Method::PUT) => whole_file::write(state, request).await,
         ("open", &Method::POST) => handover::to_write(state, request).await,
         ("export", &Method::GET) => export::export(&state, &request),
+        ("tree", &Method::GET) => tree::tree(&state, &request),
         ("import", &Method::POST) => import::import(&state, request).await,
         ("tail", &Method::GET) => tail::tail(&state, &request).await,
         ("sync", &Method::POST) => sync(&state, &request).await,
         ("agents", &Method::POST) => tunnel::to_agents(state, request).await,
         ("tunnel", &Method::POST) => tunnel::open(state, request).await,
         (
-            "exec" | "file" | "open" | "export" | "import" | "tail" | "sync" | "tunnel" | "agents",
+            "exec" | "file" | "open" | "export" | "tree" | "import" | "tail" | "sync" | "tunnel"
+            | "agents",
             _,
         ) => Err(wrong_method()),
         _ => Err(Refusal::not_found(format!("no such route: {route}"))),

@@ -21,6 +21,9 @@ pub enum Error {
     /// A quota or a rate is used up; try again after `retry_after`.
     #[error("{detail}")]
     Exhausted { detail: String, retry_after: Duration },
+    /// The owner has no credit left.
+    #[error("{detail}")]
+    NoCredit { detail: String },
     /// No room anywhere for one more sandbox.
     #[error("{detail}")]
     NoCapacity { detail: String },

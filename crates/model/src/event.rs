@@ -53,6 +53,11 @@ pub enum EventKind {
     CreateFailed,
     #[serde(rename = "sandbox.cancel")]
     Cancel,
+    /// What changed in a workspace could not be saved; it is tried again.
+    #[serde(rename = "workspace.not-saved")]
+    WorkspaceNotSaved,
+    #[serde(rename = "billing.credits-exhausted")]
+    CreditsExhausted,
     #[serde(rename = "billing.sandbox-hour")]
     SandboxHour,
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{Clocks, Error, Name, PolicyName, Shape, Tier};
+use crate::{Clocks, Error, Name, PolicyName, Shape, Tier, WorkspaceId};
 
 pub use ipnet::IpNet as Cidr;
 
@@ -21,6 +21,7 @@ pub struct NewSandbox {
     pub vcpu: Option<u32>,
     pub cpu_fraction: Option<f64>,
     pub memory_mib: Option<u32>,
+    pub workspace: Option<WorkspaceId>,
 }
 
 /// Exactly one of the two documents' fields (DESIGN 2.2).

@@ -11,7 +11,7 @@ use std::str::FromStr;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, Name, OwnerId, PolicyName, SandboxId};
+use crate::{Error, Name, OwnerId, PolicyName, SandboxId, WorkspaceId};
 
 /// Everything a driver needs to make a sandbox, and to make it again after a stop.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -36,6 +36,9 @@ pub struct SandboxSpec {
     /// The caller's free-form metadata, echoed; `user_id` in answers is added by the server.
     #[serde(default)]
     pub metadata: serde_json::Map<String, serde_json::Value>,
+    /// 000's stored workspace, if it has one.
+    #[serde(default)]
+    pub workspace: Option<WorkspaceId>,
     pub created_at: Timestamp,
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use api::SandboxFacts;
+use blobs::Blobs;
 use engine::Engine;
 use store::{Epoch, Store};
 use tokio_util::sync::CancellationToken;
@@ -16,6 +17,7 @@ use crate::accounts::Accounts;
 use crate::config::{Limits, MetricsAccess};
 use crate::forward::Leader;
 use crate::metrics::Metrics;
+use crate::money::Cashier;
 use crate::preview::{Domain, Signer};
 use crate::rate::Rate;
 use crate::turns::Turns;
@@ -27,6 +29,10 @@ pub(crate) struct Shared {
     pub(crate) engine: Engine,
     pub(crate) store: Store,
     pub(crate) vault: Vault,
+    pub(crate) blobs: Blobs,
+    pub(crate) billing: Cashier,
+    /// How long links to files of workspaces work.
+    pub(crate) link_seconds: u64,
     pub(crate) address: PublicAddress,
     pub(crate) accounts: Accounts,
     /// Signs and checks links to ports.

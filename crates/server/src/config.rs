@@ -5,6 +5,7 @@
 //! called, and what it means, is said once: in [`settings::SETTINGS`].
 
 mod accounts;
+mod billing;
 mod check;
 mod engine;
 mod flags;
@@ -12,6 +13,7 @@ mod layers;
 mod listen;
 mod secrets;
 pub mod settings;
+mod workspaces;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -23,10 +25,13 @@ use model::{PolicyName, SecretText, TemplateName};
 use serde::{Deserialize, Serialize};
 
 pub use accounts::{Auth, MailSettings, OidcSettings, Secret};
+pub use billing::Billing;
+pub(crate) use billing::StripeSettings;
 pub use flags::Flags;
 pub use layers::{Environment, Places, load};
 pub use listen::Listen;
 pub use secrets::{SecretPlace, Secrets};
+pub use workspaces::Workspaces;
 
 /// The settings after all layers. See `docs/configuration.md`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -63,6 +68,8 @@ pub struct Config {
     pub trusted_proxies: Vec<IpNet>,
     pub test_mode: bool,
     pub secrets: Secrets,
+    pub workspaces: Workspaces,
+    pub billing: Billing,
     /// From the environment alone: nobody sees it in a file or among the processes.
     #[serde(skip)]
     pub master_key: Option<SecretText>,
@@ -249,6 +256,8 @@ impl Default for Config {
             trusted_proxies: Vec::new(),
             test_mode: false,
             secrets: Secrets::default(),
+            workspaces: Workspaces::default(),
+            billing: Billing::default(),
             master_key: None,
             aws: None,
         }

@@ -49,8 +49,17 @@ enum Place {
     Port,
 }
 
-/// Routes that need the store alone.
-const STORED: &[&str] = &["/v1/api-keys", "/v1/tenants", "/v1/auth", "/v1/admin"];
+/// Routes that need the store, or the storage of workspaces, alone.
+const STORED: &[&str] = &[
+    "/v1/api-keys",
+    "/v1/tenants",
+    "/v1/auth",
+    "/v1/workspace-files",
+    "/v1/usage",
+    "/v1/dashboard",
+    "/v1/billing",
+    "/v1/admin",
+];
 
 /// Hop by hop, not end to end.
 const PER_CONNECTION: [HeaderName; 6] = [

@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use axum::Router;
+use blobs::Blobs;
 use engine::Engine;
 use store::{Epoch, Store};
 use tokio::net::TcpListener;
@@ -43,6 +44,7 @@ use crate::listen::door::{Door, Part};
 pub(crate) use crate::listen::local::leader_socket;
 pub(crate) use crate::listen::socket::MayStall;
 use crate::metrics::Metrics;
+use crate::money::Cashier;
 use crate::preview::{Domain, Signer};
 use crate::rate::Rate;
 use crate::refusal::Refusal;
@@ -111,6 +113,8 @@ pub struct Server {
     config: Config,
     store: Store,
     vault: Vault,
+    blobs: Blobs,
+    billing: Cashier,
     address: PublicAddress,
     signer: Signer,
     accounts: Accounts,
@@ -163,6 +167,7 @@ impl Server {
             ..door.clone()
         };
         let address = public_address(config, first)?;
+        store.set_tariff(config.tariff());
         let key = SigningKey::open(&config.data_dir, config.signing_key_file.as_deref())?;
         Ok(Self {
             listeners,
@@ -172,6 +177,8 @@ impl Server {
             data_dir: config.data_dir.clone(),
             config: config.clone(),
             vault: config.vault(&store)?,
+            blobs: config.blobs()?,
+            billing: Cashier::new(config, &address)?,
             store,
             address,
             document,
@@ -209,6 +216,11 @@ impl Server {
             let accepted = self.local.clone().accept_local(socket, self.local_shutdown.clone());
             self.accepting_local.spawn(accepted);
         }
+        let (cashier, store, until) =
+            (self.billing.clone(), self.store.clone(), self.shutdown.clone());
+        self.accepting.spawn(async move {
+            until.run_until_cancelled(cashier.keep_topping_up(&store)).await;
+        });
         let (vault, until) = (self.vault.clone(), self.shutdown.clone());
         self.accepting.spawn(async move {
             until.run_until_cancelled(vault.keep_resealing()).await;
@@ -233,6 +245,9 @@ impl Server {
             engine: engine.clone(),
             store: self.store.clone(),
             vault: self.vault.clone(),
+            blobs: self.blobs.clone(),
+            billing: self.billing.clone(),
+            link_seconds: self.config.workspaces.link_seconds,
             signer: self.signer.clone(),
             accounts: self.accounts.clone(),
             preview_domain: self.domain.clone(),

@@ -4,7 +4,7 @@ use anyhow::Result;
 use api::exec::{ExecExit, ExecGap, ExecLost, ExecOutput, ExecStarted};
 use api::{Code, Problem};
 use axum::Router;
-use axum::routing::{MethodRouter, post};
+use axum::routing::{MethodRouter, get, post};
 use utoipa::openapi::path::Operation;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{Content, OpenApi, Ref, RefOr, Response};
@@ -15,8 +15,9 @@ use utoipa_axum::routes;
 use crate::app::{App, Pages};
 use crate::docs;
 use crate::routes::{
-    administration, agents, catalogue, egress, events, exec, files, keys, lifecycle, logs, meta,
-    organisations, ports, sandboxes, secrets, sign_in, tenants, tunnel,
+    administration, agents, billing, catalogue, egress, events, exec, files, keys, lifecycle, logs,
+    meta, organisations, ports, sandboxes, secrets, sign_in, tenants, tunnel, usage,
+    workspace_files, workspaces,
 };
 
 const PROBLEM_JSON: &str = "application/problem+json";
@@ -40,13 +41,19 @@ const PROBLEM_JSON: &str = "application/problem+json";
         (name = "Tunnels", description = "Raw connections to ports inside"),
         (name = "Events", description = "What happens to your sandboxes, as it happens"),
         (name = "Accounts", description = "Signing up and in, and one's own keys"),
+        (name = "Usage", description = "What was used, by day"),
+        (name = "Billing", description = "Credit: what is left, what moved it, how more comes in"),
+        (name = "Workspaces", description = "Files that outlive every sandbox"),
         (name = "API keys", description = "Who may call"),
         (name = "Catalogue", description = "Agents that a session may ask for"),
         (name = "Secrets", description = "Keys of model vendors and the like, for sessions"),
         (name = "Administration", description = "Organisations, limits, the audit log"),
         (name = "Server", description = "Health, metrics, this description"),
     ),
-    paths(agents::proxy, ports::proxy, ports::link),
+    paths(
+        agents::proxy, ports::proxy, ports::link, workspaces::download, workspaces::upload,
+        workspaces::delete_file, workspace_files::get, workspace_files::put,
+    ),
     components(schemas(
         Problem, Code, ExecStarted, ExecOutput, ExecGap, ExecExit, ExecLost,
     )),
@@ -101,6 +108,20 @@ pub(crate) fn router() -> (Router<App>, OpenApi) {
         .routes(routes!(administration::put_organisation))
         .routes(routes!(administration::of_owner, administration::put_owner))
         .routes(routes!(administration::audit))
+        .routes(routes!(workspaces::list))
+        .routes(routes!(workspaces::files, workspaces::delete))
+        .routes(routes!(workspaces::usage))
+        .routes(routes!(usage::now))
+        .routes(routes!(usage::history))
+        .routes(routes!(usage::overview))
+        .routes(routes!(usage::sandboxes))
+        .routes(routes!(usage::daily))
+        .routes(routes!(billing::balance))
+        .routes(routes!(billing::checkout))
+        .routes(routes!(billing::transactions))
+        .routes(routes!(billing::auto_topup, billing::set_auto_topup))
+        .routes(routes!(billing::webhook))
+        .routes(routes!(billing::grant))
         .routes(routes!(meta::templates))
         .routes(routes!(meta::remove_template))
         .routes(routes!(meta::healthz))
@@ -109,7 +130,7 @@ pub(crate) fn router() -> (Router<App>, OpenApi) {
         .routes(routes!(meta::metrics))
         .split_for_parts();
     Common.modify(&mut document);
-    (every_method(router), document)
+    (with_paths(every_method(router)), document)
 }
 
 /// A port inside takes every method, also those that nobody has thought of yet; its own `/link`
@@ -124,11 +145,27 @@ fn every_method(router: Router<App>) -> Router<App> {
         .route("/v1/sandboxes/{id}/ports/{port}/{*path}", proxy())
 }
 
+/// Routes whose last part may contain slashes.
+fn with_paths(router: Router<App>) -> Router<App> {
+    let file = get(workspaces::download).put(workspaces::upload).delete(workspaces::delete_file);
+    router
+        .route(&with_rest(FILE), file)
+        .route(&with_rest(LINKED_FILE), get(workspace_files::get).put(workspace_files::put))
+}
+
+const FILE: &str = "/v1/workspaces/{app_id}/{capset_id}/files/";
+const LINKED_FILE: &str = "/v1/workspace-files/{owner}/{app_id}/{capset_id}/";
+
+fn with_rest(path: &str) -> String {
+    format!("{path}{{*path}}")
+}
+
 /// All paths as the router has them, for labels.
 pub(crate) fn routes(document: &OpenApi) -> impl Iterator<Item = String> {
     let unnamed =
         ["", "/", "/{*path}"].map(|rest| format!("/v1/sandboxes/{{id}}/ports/{{port}}{rest}"));
-    document.paths.paths.keys().cloned().chain(unnamed)
+    let files = [FILE, LINKED_FILE].map(with_rest);
+    document.paths.paths.keys().cloned().chain(unnamed).chain(files)
 }
 
 pub(crate) fn pages(document: &OpenApi, url: &str) -> Result<Pages> {

@@ -21,11 +21,16 @@ pub async fn ensure_operator_key(store: &Store, data_dir: &Path) -> Result<PathB
         }
         tracing::warn!("the key in {} is not known to the store: making a new one", file.display());
     }
-    let owner: OwnerId = OPERATOR.parse().context("name the operator")?;
+    let owner = owner();
     let key = store.create_key(&owner, Plan::Operator, KeyFormat::Live, "operator").await?;
     write(data_dir, &file, &key.secret)?;
     tracing::info!("the operator's key is in {}", file.display());
     Ok(file)
+}
+
+/// Whom the operator's own things belong to.
+pub(crate) fn owner() -> OwnerId {
+    OPERATOR.parse().expect("a constant id")
 }
 
 /// `None` when there is no file, or an empty one that a crash left behind.

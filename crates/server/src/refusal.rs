@@ -232,6 +232,9 @@ impl Answer {
                 Self::new(StatusCode::TOO_MANY_REQUESTS, Code::QuotaExceeded, detail)
                     .with(RETRY_AFTER, value)
             }
+            Error::NoCredit { detail } => {
+                Self::new(StatusCode::PAYMENT_REQUIRED, Code::CreditsExhausted, detail)
+            }
             Error::NoCapacity { detail } => {
                 Self::new(StatusCode::CONFLICT, Code::NoCapacity, detail)
             }

@@ -2,6 +2,7 @@
 
 pub(crate) mod administration;
 pub(crate) mod agents;
+pub(crate) mod billing;
 pub(crate) mod catalogue;
 pub(crate) mod egress;
 pub(crate) mod events;
@@ -18,6 +19,9 @@ pub(crate) mod secrets;
 pub(crate) mod sign_in;
 pub(crate) mod tenants;
 pub(crate) mod tunnel;
+pub(crate) mod usage;
+pub(crate) mod workspace_files;
+pub(crate) mod workspaces;
 
 use std::sync::Arc;
 

@@ -3,12 +3,16 @@
 use api::query::Query;
 use axum::extract::{FromRequestParts, RawPathParams};
 use axum::http::request::Parts;
-use model::{BundleName, Error, ExecId, OrganisationId, OwnerId, SandboxRef, TemplateName};
+use blobs::Key;
+use model::{
+    BundleName, Error, ExecId, OrganisationId, OwnerId, SandboxRef, TemplateName, WorkspaceId,
+};
 
 use crate::app::App;
 use crate::preview::port_number;
 use crate::refusal::Refusal;
 use crate::routes::secrets::bundle_name;
+use crate::routes::workspaces::no_workspace;
 
 /// `{id}`: what is neither an id nor a name is as unknown as any other.
 pub(crate) struct Target(pub(crate) SandboxRef);
@@ -36,6 +40,14 @@ pub(crate) struct OrganisationTarget(pub(crate) OrganisationId);
 
 /// `{organisation}` and `{owner}`.
 pub(crate) struct MemberTarget(pub(crate) OrganisationId, pub(crate) OwnerId);
+/// `{app_id}` and `{capset_id}`.
+pub(crate) struct WorkspaceTarget(pub(crate) WorkspaceId);
+
+/// The same, and what follows `files/`.
+pub(crate) struct FileTarget(pub(crate) WorkspaceId, pub(crate) Key);
+
+/// The same, of an owner who is named.
+pub(crate) struct LinkTarget(pub(crate) OwnerId, pub(crate) WorkspaceId, pub(crate) Key);
 
 /// A template by the name in the path.
 pub(crate) struct TemplateTarget(pub(crate) TemplateName);
@@ -144,6 +156,35 @@ impl FromRequestParts<App> for TemplateTarget {
         // A name that cannot be is one that is not there.
         let none = |_| Error::NotFound { what: "template", id: "(not a name)".into() };
         Ok(Self(name.parse().map_err(none)?))
+    }
+}
+
+impl FromRequestParts<App> for WorkspaceTarget {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Refusal> {
+        let app_id = parameter(parts, app, "app_id").await?;
+        let capset_id = parameter(parts, app, "capset_id").await?;
+        let workspace = WorkspaceId::new(&app_id, &capset_id);
+        Ok(Self(workspace.map_err(|_| no_workspace(&format!("{app_id}/{capset_id}")))?))
+    }
+}
+
+impl FromRequestParts<App> for FileTarget {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Refusal> {
+        let WorkspaceTarget(workspace) = WorkspaceTarget::from_request_parts(parts, app).await?;
+        Ok(Self(workspace, parameter(parts, app, "path").await?.parse()?))
+    }
+}
+
+impl FromRequestParts<App> for LinkTarget {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Refusal> {
+        let FileTarget(workspace, key) = FileTarget::from_request_parts(parts, app).await?;
+        Ok(Self(parameter(parts, app, "owner").await?.parse()?, workspace, key))
     }
 }
 

@@ -7,7 +7,7 @@ use model::{Conflict, Error, Event, EventKind, Name, OwnerId, Result, SandboxId}
 use crate::db::{Db, Value};
 use crate::read::micros;
 use crate::writer::{Batch, Pending};
-use crate::{Store, code, event, lease, rate};
+use crate::{Metered, Store, Tariff, billing, code, event, lease, meter, rate};
 
 /// One change; [`Store::apply`] takes several.
 #[derive(Debug, Clone, PartialEq)]
@@ -34,6 +34,8 @@ pub enum Change {
     BeginLeg(Leg),
     /// Ends a leg and tells `billing.sandbox-hour`, once; nothing when it has ended or never began.
     EndLeg(LegEnd),
+    /// Counts what was used so far; nothing for compute that has ended, which counted it all.
+    Meter(Metered),
     Tell(Event, Transition),
     /// The same as `BeginLeg`, and tells an event if the leg was not known: for what a server was told
     /// to do and could not write down any more.
@@ -58,6 +60,9 @@ pub struct Transition(pub String);
 pub struct Leg {
     pub incarnation: String,
     pub started_at: Timestamp,
+    /// What it may use, which is what is paid for.
+    pub memory_mib: u32,
+    pub disk_gb: u32,
 }
 
 /// Compute that ended.
@@ -71,10 +76,10 @@ pub struct LegEnd {
 impl Store {
     /// Applies all of `changes` to one sandbox, or none of them.
     pub fn apply(&self, owner: OwnerId, sandbox: SandboxId, changes: Vec<Change>) -> Pending<()> {
-        let fence = self.1;
+        let (fence, tariff) = (self.1, self.tariff());
         self.0.writer.submit(move |batch| {
             lease::check(&batch.db, fence)?;
-            let subject = Subject { owner, sandbox, id: sandbox.to_string() };
+            let subject = Subject { owner, sandbox, id: sandbox.to_string(), tariff };
             changes.into_iter().try_for_each(|change| apply(batch, &subject, change))
         })
     }
@@ -108,6 +113,7 @@ struct Subject {
     owner: OwnerId,
     sandbox: SandboxId,
     id: String,
+    tariff: Tariff,
 }
 
 fn apply(batch: &mut Batch<'_>, of: &Subject, change: Change) -> Result<()> {
@@ -127,6 +133,7 @@ fn apply(batch: &mut Batch<'_>, of: &Subject, change: Change) -> Result<()> {
         Change::Rename(name) => rename(db, of, &name),
         Change::BeginLeg(leg) => begin_leg(db, of, &leg).map(drop),
         Change::EndLeg(end) => end_leg(batch, of, &end).map(drop),
+        Change::Meter(metered) => count(db, of, &metered),
         Change::Tell(event, transition) => tell(batch, event, &transition),
         Change::MendBegin(leg, event, transition) => {
             if begin_leg(db, of, &leg)? {
@@ -154,11 +161,37 @@ fn tell(batch: &mut Batch<'_>, event: Event, transition: &Transition) -> Result<
 fn begin_leg(db: &Db<'_>, of: &Subject, leg: &Leg) -> Result<bool> {
     let inserted = execute(
         db,
-        "INSERT INTO legs (sandbox, incarnation, owner, started_at) VALUES ($1, $2, $3, $4)
-         ON CONFLICT DO NOTHING",
-        &[&of.id, &leg.incarnation, &of.owner.as_str(), &micros(leg.started_at)],
+        "INSERT INTO legs (sandbox, incarnation, owner, started_at, memory_mib, disk_gb)
+         VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING",
+        &[
+            &of.id,
+            &leg.incarnation,
+            &of.owner.as_str(),
+            &micros(leg.started_at),
+            &i64::from(leg.memory_mib),
+            &i64::from(leg.disk_gb),
+        ],
     )?;
-    Ok(inserted == 1)
+    if inserted == 0 {
+        return Ok(false);
+    }
+    let sql = "SELECT count(*) FROM legs WHERE sandbox = $1";
+    if db.first(sql, &[&of.id], |row| row.get::<i64>(0))? == Some(1) {
+        meter::count_sandbox(db, of.owner.as_str(), micros(leg.started_at))?;
+    }
+    billing::open(db, of.owner.as_str(), &of.tariff)?;
+    Ok(true)
+}
+
+fn count(db: &Db<'_>, of: &Subject, metered: &Metered) -> Result<()> {
+    let sql = "SELECT count(*) FROM legs
+               WHERE sandbox = $1 AND incarnation = $2 AND ended_at IS NULL";
+    let open = db.first(sql, &[&of.id, &metered.incarnation], |row| row.get::<i64>(0))?;
+    if open.unwrap_or_default() == 0 {
+        return Ok(());
+    }
+    let used = (micros(metered.at), i64::try_from(metered.cpu_usec).unwrap_or(i64::MAX));
+    meter::meter(db, (&of.id, &metered.incarnation), used, &of.tariff)
 }
 
 fn claim_name(db: &Db<'_>, of: &Subject, name: &Name) -> Result<()> {
@@ -226,6 +259,8 @@ fn end_leg(batch: &mut Batch<'_>, of: &Subject, end: &LegEnd) -> Result<bool> {
         |row| row.get::<i64>(0),
     )?;
     let Some(started_at) = started_at else { return Ok(false) };
+    let used = (micros(end.ended_at), cpu_usec);
+    meter::meter(&batch.db, (&of.id, &end.incarnation), used, &of.tariff)?;
     let duration_usec = (micros(end.ended_at) - started_at).max(0);
     let event = Event {
         owner: of.owner.clone(),

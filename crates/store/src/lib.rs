@@ -6,6 +6,7 @@
 
 mod account;
 mod audit;
+mod billing;
 mod bundle;
 mod change;
 mod code;
@@ -13,6 +14,7 @@ mod db;
 mod event;
 mod key;
 mod lease;
+mod meter;
 mod rate;
 mod read;
 mod schema;
@@ -21,7 +23,7 @@ mod tenancy;
 mod writer;
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, RwLock};
 
 use model::Result;
 use tokio::sync::broadcast;
@@ -30,11 +32,13 @@ use crate::db::postgres::Postgres;
 
 pub use account::Account;
 pub use audit::{AUDIT_BEGINS, AuditEntry, AuditRecord};
+pub use billing::{AutoTopup, Balance, MOVE_CENTS_MAX, Movement, Tariff, Topup, Transaction};
 pub use bundle::{BundleRecord, Kept};
 pub use change::{Change, Leg, LegEnd, Remembered, Transition};
 pub use event::{EventId, StoredEvent};
 pub use key::{KeyFormat, KeyRecord, NewKey, Verified};
 pub use lease::Epoch;
+pub use meter::{DayUsage, Metered, RecentSandbox};
 pub use rate::{Admission, Rate};
 pub use read::{Backlog, NameClaim, OpenLeg, Request};
 pub use subject::Subject;
@@ -51,6 +55,7 @@ struct Shared {
     readers: read::Readers,
     keys: key::Cache,
     told: broadcast::Sender<StoredEvent>,
+    tariff: RwLock<Tariff>,
 }
 
 /// Events that a slow listener may be behind before it has to read the database again.
@@ -89,7 +94,7 @@ impl Store {
         let writer = writer::Writer::spawn(target, told.clone())?;
         let readers = read::Readers::new(readers);
         let keys = key::Cache::open(path)?;
-        Ok(Self(Arc::new(Shared { writer, readers, keys, told }), None))
+        Ok(Self(Arc::new(Shared { writer, readers, keys, told, tariff: RwLock::default() }), None))
     }
 
     /// Every event from now on, once it is durable, in the order of the ids.

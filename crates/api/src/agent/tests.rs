@@ -154,7 +154,7 @@ fn a_stored_workspace_needs_its_names() {
         "agent": null, "llm_key": null,
         "workspace_enabled": true, "app_id": "a", "capset_id": "b"
     });
-    assert_eq!(check(&plain).unwrap(), Some(Feature::Workspace));
+    assert_eq!(check(&plain).unwrap(), None);
 }
 
 #[test]

@@ -21,6 +21,7 @@ mod run;
 mod soak;
 mod standard;
 mod town;
+mod workspaces;
 
 use std::io::Write;
 use std::path::Path;

@@ -155,6 +155,7 @@ impl Stage {
             policy: PolicyName::default(),
             env: std::collections::BTreeMap::new(),
             metadata: serde_json::Map::new(),
+            workspace: None,
             created_at: Timestamp::now(),
         };
         let id = spec.id;

@@ -391,6 +391,7 @@ fn placeholder(id: SandboxId, template: &TemplateName, limits: Limits) -> Sandbo
         policy: PolicyName::default(),
         env: BTreeMap::new(),
         metadata: serde_json::Map::new(),
+        workspace: None,
         created_at: Timestamp::now(),
     }
 }

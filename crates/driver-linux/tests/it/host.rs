@@ -181,6 +181,7 @@ pub(crate) fn spec(template: &str) -> SandboxSpec {
         policy: PolicyName::default(),
         env: [("GREETING".to_owned(), "hello".to_owned())].into(),
         metadata: serde_json::Map::new(),
+        workspace: None,
         created_at: Timestamp::now(),
     }
 }

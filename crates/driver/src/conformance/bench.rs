@@ -57,6 +57,7 @@ impl Bench {
             policy: policy("none"),
             env: BTreeMap::from([("CONFORMANCE".to_owned(), "seen inside".to_owned())]),
             metadata: serde_json::Map::new(),
+            workspace: None,
             created_at: Timestamp::now(),
         };
         self.made.lock().unwrap_or_else(PoisonError::into_inner).push(spec.id);

@@ -147,6 +147,7 @@ async fn route(guest: &Arc<Guest>, request: Request<Incoming>) -> Answer {
             Ok(empty())
         }
         (Method::GET, "export") => guest.export(&query),
+        (Method::GET, "tree") => guest.tree(&query),
         (Method::POST, "import") => {
             let body = all(request).await?;
             tar::Archive::new(body.as_ref()).unpack(guest.path(&query)?).map_err(invalid)?;
@@ -205,6 +206,12 @@ impl Guest {
         archive.append_dir_all(".", self.path(query)?).map_err(not_found)?;
         let bytes = archive.into_inner().map_err(not_found)?;
         Ok(Response::new(full(bytes.into())))
+    }
+
+    fn tree(&self, query: &BTreeMap<String, String>) -> Answer {
+        let mut lines = Vec::new();
+        super::tree::below(&self.path(query)?, "", &mut lines).map_err(not_found)?;
+        Ok(Response::new(full(lines.into())))
     }
 
     fn tail(&self, query: &BTreeMap<String, String>) -> Answer {

@@ -12,6 +12,7 @@ use crate::{Notice, Sandbox};
 impl Machine {
     /// Ends the compute and keeps the workspace.
     pub(super) async fn stop(&mut self, reason: EndReason) -> Result<Sandbox> {
+        let guest = self.running_guest();
         match self.phase() {
             Phase::Stopped => return Ok(self.view()),
             Phase::Running | Phase::Paused => {
@@ -29,6 +30,7 @@ impl Machine {
             | Phase::Destroyed => return Err(self.wrong_state()),
         }
         let reason = self.state.borrow().end_reason.unwrap_or(reason);
+        self.save_before_stop(guest).await;
         let cpu_usec = self.cpu_usec().await;
         let work = self.cell.pool.driver.stop(self.cell.id, reason);
         self.core.bounded(work).await?;
@@ -44,6 +46,7 @@ impl Machine {
         if self.phase() == Phase::Destroyed {
             return Ok(self.view());
         }
+        let guest = self.running_guest();
         if self.phase() != Phase::Deleting {
             self.publish(Transition::DeleteAsked, |state| {
                 state.guest = None;
@@ -54,6 +57,7 @@ impl Machine {
         let reason = self.state.borrow().end_reason.unwrap_or(reason);
         self.end_maintenance();
         let cpu_usec = self.cpu_usec().await;
+        self.save_before_end(guest, reason).await?;
         let work = self.cell.pool.driver.remove(self.cell.id, reason);
         self.core.bounded(work).await?;
         let incarnation = self.incarnation();
@@ -63,6 +67,7 @@ impl Machine {
             state.started_at = None;
             state.destroyed_at = Some(now);
         })?;
+        self.cell.forget_workspace();
         let name = self.state.borrow().spec.name.clone();
         self.core.registry.free_name(&self.cell, &name);
         self.core.registry.uncount(&self.cell);

@@ -30,8 +30,15 @@ impl Machine {
             let unused = request.filter(|_| matches!(failure, Error::Conflict { .. }));
             return self.fail_launch(reply, (failure, unused), Made::Compute).await;
         }
-        let running =
-            launched.and_then(|observed| self.publish_running(&observed).map(|()| observed));
+        let restored = match launched {
+            Ok(observed) => self.restore().await.map(|saved| (observed, saved)),
+            Err(failure) => Err(failure),
+        };
+        let running = restored.and_then(|(observed, saved)| {
+            self.publish_running(&observed)?;
+            self.core.keep_workspace(&self.cell, saved);
+            Ok(observed)
+        });
         match running {
             Err(failure) => self.fail_launch(reply, (failure, None), Made::Claims(request)).await,
             Ok(observed) => {
@@ -89,6 +96,7 @@ impl Machine {
         match running {
             Ok(observed) => {
                 self.warned = false;
+                self.core.keep_workspace(&self.cell, None);
                 self.settle(&observed, None, None);
                 Ok(self.view())
             }
@@ -106,7 +114,13 @@ impl Machine {
             self.core.tell_once(&self.cell, EventKind::Running, incarnation.as_deref(), None);
         let leg = incarnation.map(|incarnation| {
             let started_at = observed.started_at.unwrap_or_else(|| self.core.now());
-            Change::BeginLeg(Leg { incarnation: incarnation.to_string(), started_at })
+            let limits = self.state.borrow().spec.limits;
+            Change::BeginLeg(Leg {
+                incarnation: incarnation.to_string(),
+                started_at,
+                memory_mib: limits.memory_mib,
+                disk_gb: limits.disk_gb,
+            })
         });
         let changes = [settled, leg, Some(running)].into_iter().flatten().collect();
         // Others with the same idempotency key wait until it is written.

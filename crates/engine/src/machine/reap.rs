@@ -7,7 +7,7 @@ use std::time::Duration;
 use guest_proto::{ExecFrame, Guest};
 use jiff::{SignedDuration, Timestamp};
 use model::reaper::{Action, Observed, decide, next_check};
-use model::{EndReason, EventKind, Phase};
+use model::{EndReason, EventKind, Phase, Shape, Tier};
 
 use super::Machine;
 use crate::registry::Cell;
@@ -58,6 +58,21 @@ impl Machine {
             Action::DestroyForIdle => self.end(EventKind::IdleDestroy, EndReason::Idle).await,
             Action::DestroyForLifetime => self.end(EventKind::Lifetime, EndReason::Lifetime).await,
             Action::DestroyForDeadline => self.end(EventKind::Deadline, EndReason::Deadline).await,
+        }
+    }
+
+    /// Somebody else's decision: what could be kept is kept.
+    pub(super) async fn end_for(&mut self, reason: EndReason) {
+        if !matches!(self.phase(), Phase::Running | Phase::Paused) {
+            return;
+        }
+        let spec = self.state.borrow().spec.clone();
+        if spec.shape == Shape::Template && spec.tier == Tier::Ephemeral {
+            return self.end(EventKind::CreditsExhausted, reason).await;
+        }
+        self.tell_why(EventKind::CreditsExhausted, reason);
+        if let Err(failure) = self.stop(reason).await {
+            self.warn("stop", failure);
         }
     }
 

@@ -15,6 +15,7 @@ mod pools;
 mod quota;
 mod random;
 mod reaper;
+mod workspaces;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -199,6 +200,7 @@ fn template() -> NewSandbox {
         vcpu: None,
         cpu_fraction: None,
         memory_mib: None,
+        workspace: None,
     }
 }
 

@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 
 use bytes::Bytes;
 use futures_util::stream;
-use guest_proto::GuestError;
+use guest_proto::{GuestError, TreeKind};
 
 use crate::guest::TestGuest;
 
@@ -122,4 +122,34 @@ async fn the_directory_must_exist() {
     fs::write(guest.path("file"), "").unwrap();
     let file = guest.guest.export_tar(&guest.path("file")).await;
     assert!(matches!(file, Err(GuestError::Invalid(_))), "{file:?}");
+}
+
+#[tokio::test]
+async fn a_tree_names_what_there_is_and_tells_every_change() {
+    let guest = TestGuest::start();
+    let root = guest.path("tree");
+    fs::create_dir_all(format!("{root}/d/empty")).unwrap();
+    fs::write(format!("{root}/d/a"), "12345").unwrap();
+    symlink("/etc", format!("{root}/link")).unwrap();
+    let before = guest.guest.tree(&root).await.unwrap();
+    let shown: Vec<_> = before.iter().map(|one| (one.path.as_str(), one.kind)).collect();
+    let wanted = [
+        ("d", TreeKind::Directory),
+        ("d/a", TreeKind::File),
+        ("d/empty", TreeKind::Directory),
+        ("link", TreeKind::Link),
+    ];
+    assert_eq!(shown, wanted);
+    assert_eq!((before[1].size, before[3].target.as_deref()), (5, Some("/etc")));
+
+    // Kernels before 6.13 tell times apart by ticks.
+    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    // The same length, and a time of change that was set back.
+    let file = fs::File::options().write(true).open(format!("{root}/d/a")).unwrap();
+    io::Write::write_all(&mut &file, b"54321").unwrap();
+    file.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
+    let after = guest.guest.tree(&root).await.unwrap();
+    assert_eq!(after[1].size, 5);
+    assert_ne!(after[1].changed_ns, before[1].changed_ns);
+    assert!(guest.guest.tree(&guest.path("missing")).await.is_err());
 }

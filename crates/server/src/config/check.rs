@@ -78,6 +78,8 @@ impl Config {
             ensure!(seconds >= 1, "{key}: must be at least 1");
         }
         self.check_secrets()?;
+        self.check_workspaces()?;
+        self.check_billing()?;
         self.check_pools()
     }
 

@@ -171,6 +171,17 @@ fn the_table_has_every_setting_and_no_other() {
         },
         ports: super::Ports { domain: Some("x".into()), ..super::Ports::default() },
         pool: super::PoolDefaults { max_sandboxes: Some(1) },
+        billing: super::Billing {
+            return_url: Some(String::new()),
+            stripe_key_file: Some("x".into()),
+            stripe_webhook_secret_file: Some("x".into()),
+            ..super::Billing::default()
+        },
+        workspaces: super::Workspaces {
+            url: Some(String::new()),
+            s3_endpoint: Some(String::new()),
+            ..super::Workspaces::default()
+        },
         secrets: super::Secrets {
             master_key_file: Some("x".into()),
             aws_region: Some(String::new()),

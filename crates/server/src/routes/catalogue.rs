@@ -3,7 +3,9 @@
 use api::catalogue::Catalogue;
 use axum::Json as Answer;
 use axum::extract::State;
+use jiff::Timestamp;
 use model::{Error, catalogue};
+use store::AuditEntry;
 
 use crate::app::App;
 use crate::auth::Who;
@@ -48,13 +50,15 @@ pub(crate) async fn get(
     app.catalogue_rate.count(&who.0.owner)?;
     let Some(entry) = catalogue::entry(&id) else {
         let shown: String = id.chars().take(SHOWN_MAX).collect();
-        tracing::info!(
-            target: "audit",
-            event = "template_not_found",
-            owner = %who.0.owner,
-            app_id = shown,
-            "template_not_found"
-        );
+        let entry = AuditEntry {
+            at: Timestamp::now(),
+            actor: who.0.owner.to_string(),
+            action: "template_not_found".into(),
+            target: shown.clone(),
+            outcome: "404".into(),
+            address: String::new(),
+        };
+        app.store.audit(entry).await?;
         return Err(Error::NotFound { what: "template", id: shown }.into());
     };
     Ok(Answer(Catalogue::of(std::slice::from_ref(entry))))

@@ -40,6 +40,7 @@ const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
     responses(
         (status = 201, description = "It runs", body = Sandbox),
         (status = 400, description = "A field is missing, unknown or wrong; `field` names it"),
+        (status = 402, description = "`credits_exhausted`: there is no credit left"),
         (status = 409, description = "`no_capacity`: no room on any pool; `name_taken`"),
         (status = 413, description = "The body is too large"),
         (status = 422, description = "`idempotency_mismatch`: the key came with another request"),

@@ -20,6 +20,8 @@ async fn the_catalogue_is_as_documented_and_one_entry_has_the_same_shape() {
         let body = ann.get(&format!("/v1/templates/{unknown}")).await.problem(404, "not_found");
         assert!(body["detail"].as_str().unwrap().len() < 300);
     }
+    let log = server.operator.get("/v1/admin/audit").await.json(200);
+    assert!(log.to_string().contains("template_not_found"), "{log}");
     server.nobody().get("/v1/templates").await.problem(401, "unauthorized");
     server.nobody().get("/v1/templates/codex").await.problem(401, "unauthorized");
     ann.get("/v1/templates?x=1").await.refuses("x");

@@ -65,7 +65,9 @@ impl Setup {
             driver: Arc::new(driver.clone()),
             max_sandboxes: *max_sandboxes,
         });
-        let settings = EngineConfig { clock: self.clock.clone(), ..self.config.engine() };
+        let config = Config { data_dir: self.dir.path().to_owned(), ..self.config };
+        let blobs = Some(config.blobs().unwrap());
+        let settings = EngineConfig { clock: self.clock.clone(), blobs, ..config.engine() };
         let engine = Engine::start(settings, pools.collect(), store.clone()).await.unwrap();
         let file = server::ensure_operator_key(&store, self.dir.path()).await.unwrap();
         let key = std::fs::read_to_string(file).unwrap().trim().to_owned();
@@ -73,7 +75,6 @@ impl Setup {
         let address = listener.local_addr().unwrap();
         let shutdown = CancellationToken::new();
         let until = shutdown.clone();
-        let config = Config { data_dir: self.dir.path().to_owned(), ..self.config };
         let serving = TaskTracker::new().spawn(async move {
             server::serve(vec![listener], &config, engine, store, until).await
         });

@@ -7,6 +7,7 @@
 mod again;
 mod agents;
 mod auth;
+mod billing;
 mod catalogue;
 mod client;
 #[path = "../../../store/tests/it/cluster.rs"]
@@ -33,7 +34,10 @@ mod ports;
 mod quotas;
 mod secrets;
 mod sign_in;
+mod stripe;
 mod tenancy;
 mod tls;
 mod tunnel;
 mod turns;
+mod usage;
+mod workspaces;

@@ -153,7 +153,14 @@ async fn a_rename_takes_a_free_name_only() {
 async fn a_leg_is_billed_once() {
     let fixture = Fixture::new();
     let (alice, sandbox) = (owner("alice"), SandboxId::generate());
-    let begin = || Change::BeginLeg(Leg { incarnation: "i1".into(), started_at: at(0) });
+    let begin = || {
+        Change::BeginLeg(Leg {
+            incarnation: "i1".into(),
+            started_at: at(0),
+            memory_mib: 512,
+            disk_gb: 5,
+        })
+    };
     let end = |seconds| {
         Change::EndLeg(LegEnd {
             incarnation: "i1".into(),

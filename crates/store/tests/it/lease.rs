@@ -41,7 +41,13 @@ async fn what_runs_is_what_was_answered_and_has_not_ended() {
     let apply = async |change| fixture.store.apply(alice.clone(), id, vec![change]).await.unwrap();
 
     apply(Change::ClaimName(name)).await;
-    apply(Change::BeginLeg(Leg { incarnation: "i1".into(), started_at: at(0) })).await;
+    apply(Change::BeginLeg(Leg {
+        incarnation: "i1".into(),
+        started_at: at(0),
+        memory_mib: 512,
+        disk_gb: 5,
+    }))
+    .await;
     assert_eq!(running(&by_id).await, None, "not answered yet");
     apply(Change::Settle { answer: None }).await;
     assert_eq!(running(&by_id).await, Some((id, "i1".into())));

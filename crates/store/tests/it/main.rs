@@ -9,8 +9,10 @@ mod cluster;
 mod events;
 mod keys;
 mod lease;
+mod money;
 mod on_postgres;
 mod tenancy;
+mod usage;
 
 use std::path::Path;
 

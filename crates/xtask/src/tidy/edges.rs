@@ -17,12 +17,14 @@ const EDGES: &[(&str, &[&str])] = &[
     ("seal", &[]),
     ("driver-linux", &["driver", "model", "guest-proto", "oci", "seal"]),
     ("store", &["model"]),
+    ("blobs", &["model"]),
     ("vault", &["model", "seal", "store"]),
-    ("engine", &["model", "driver", "guest-proto", "store"]),
+    ("engine", &["blobs", "model", "driver", "guest-proto", "store"]),
     (
         "server",
         &[
             "api",
+            "blobs",
             "driver",
             "driver-linux",
             "engine",
@@ -38,6 +40,7 @@ const EDGES: &[(&str, &[&str])] = &[
         &[
             "agentd",
             "api",
+            "blobs",
             "driver",
             "driver-linux",
             "engine",

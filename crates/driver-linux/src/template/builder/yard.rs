@@ -294,6 +294,7 @@ fn spec() -> SandboxSpec {
         policy: PolicyName::default(),
         env: BTreeMap::new(),
         metadata: serde_json::Map::new(),
+        workspace: None,
         created_at: Timestamp::now(),
     }
 }

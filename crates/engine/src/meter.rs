@@ -1,0 +1,79 @@
+//! What sandboxes use, told to the store every minute, and what happens when nobody pays for it any more.
+//!
+//! The store counts; here is only asked what the host's counters say. A count that is missed is made up by
+//! the next one, or by the end of the leg.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use model::{EndReason, OwnerId, Phase};
+use store::{Change, Metered};
+
+use crate::core::Core;
+use crate::engine::later;
+use crate::machine::Ask;
+use crate::registry::Cell;
+use crate::sweep::report;
+use crate::{CancelReason, Notice};
+
+/// Usage is never staler than a few of these.
+const METER_EVERY: Duration = Duration::from_secs(60);
+
+/// Whether credit is asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Credit {
+    /// Without credit nothing starts, and what runs ends.
+    pub enforced: bool,
+    /// Who needs none.
+    pub exempt: Vec<OwnerId>,
+}
+
+pub(crate) async fn run(core: Arc<Core>) {
+    loop {
+        let Ok(next) = later(core.now(), METER_EVERY) else { return };
+        let sleep = core.config.clock.sleep_until(next);
+        if core.closing.run_until_cancelled(sleep).await.is_none() {
+            return;
+        }
+        for cell in core.registry.all() {
+            meter(&core, &cell).await;
+        }
+        if core.config.credit.enforced {
+            end_without_credit(&core).await;
+        }
+    }
+}
+
+async fn meter(core: &Core, cell: &Cell) {
+    let incarnation = {
+        let state = cell.state.borrow();
+        let runs = matches!(state.phase, Phase::Running | Phase::Paused);
+        state.incarnation.clone().filter(|_| runs)
+    };
+    let Some(incarnation) = incarnation else { return };
+    let usage = core.bounded(cell.pool.driver.usage(cell.id)).await;
+    // Of a sandbox that has just ended, or of a pool that does not answer: time counts all the same.
+    let cpu_usec = usage.map_or(0, |usage| usage.cpu_usec);
+    let metered = Metered { incarnation: incarnation.to_string(), at: core.now(), cpu_usec };
+    core.record(cell, vec![Change::Meter(metered)]);
+}
+
+async fn end_without_credit(core: &Core) {
+    if let Err(failure) = core.store.settled().await {
+        return report("count what sandboxes use", failure);
+    }
+    let spent = match core.store.spent_owners().await {
+        Ok(spent) => spent,
+        Err(failure) => return report("look for owners without credit", failure),
+    };
+    for owner in spent.iter().filter(|owner| !core.config.credit.exempt.contains(owner)) {
+        for cell in core.registry.of_owner(owner) {
+            if !matches!(cell.phase(), Phase::Running | Phase::Paused) {
+                continue;
+            }
+            cell.activity.notify(Notice::Cancel(CancelReason::CreditsExhausted));
+            // A full queue means that it is busy: the next minute asks again.
+            let _ = cell.queue.try_send(Ask::End(EndReason::CreditsExhausted));
+        }
+    }
+}
