@@ -3,6 +3,7 @@
 
 #[cfg(test)]
 mod agents;
+#[cfg(test)]
 #[path = "../../../store/tests/it/cluster.rs"]
 mod cluster;
 #[cfg(test)]

@@ -81,17 +81,17 @@ mod needs_root {
                 let group = Path::new(mount).join("bastide").join(instance.trim());
                 for leaf in fs::read_dir(group).into_iter().flatten().flatten() {
                     let pids = fs::read_to_string(leaf.path().join("cgroup.procs"));
-                    for pid in pids.unwrap_or_default().lines() {
-                        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-                        // A process that ends has none any more.
-                        if !line.is_empty() {
-                            lines.insert(String::from_utf8_lossy(&line).into_owned());
-                        }
-                    }
+                    lines.extend(pids.unwrap_or_default().lines().filter_map(command_line));
                 }
             }
             lines
         }
+    }
+
+    /// A process that ends has none any more.
+    fn command_line(pid: &str) -> Option<String> {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        (!line.is_empty()).then(|| String::from_utf8_lossy(&line).into_owned())
     }
 
     async fn create_with(driver: &LinuxDriver, spec: SandboxSpec) -> model::Result<()> {

@@ -36,13 +36,6 @@ pub(crate) const GUARDED: &[(&str, &str)] = &[
     ("GET", "/v1/events"),
     ("GET", "/v1/sandbox-templates"),
     ("DELETE", "/v1/sandbox-templates/x"),
-    ("GET", "/v1/templates"),
-    ("GET", "/v1/templates/x"),
-    ("GET", "/v1/tenants/me/secrets"),
-    ("POST", "/v1/tenants/me/secrets"),
-    ("GET", "/v1/tenants/me/secrets/x"),
-    ("PUT", "/v1/tenants/me/secrets/x"),
-    ("DELETE", "/v1/tenants/me/secrets/x"),
     ("POST", "/v1/api-keys"),
     ("GET", "/v1/api-keys"),
     ("DELETE", "/v1/api-keys/x"),
@@ -59,6 +52,31 @@ pub(crate) const GUARDED: &[(&str, &str)] = &[
     ("GET", "/v1/admin/owners/usr_x/limits"),
     ("PUT", "/v1/admin/owners/usr_x/limits"),
     ("GET", "/v1/admin/audit"),
+    ("POST", "/v1/admin/credits"),
+    ("GET", "/v1/billing/auto-topup"),
+    ("POST", "/v1/billing/auto-topup"),
+    ("GET", "/v1/billing/balance"),
+    ("POST", "/v1/billing/checkout"),
+    ("GET", "/v1/billing/transactions"),
+    ("GET", "/v1/dashboard/overview"),
+    ("GET", "/v1/dashboard/sandboxes"),
+    ("GET", "/v1/dashboard/usage/daily"),
+    ("GET", "/v1/templates"),
+    ("GET", "/v1/templates/x"),
+    ("POST", "/v1/tenants/me/secrets"),
+    ("GET", "/v1/tenants/me/secrets"),
+    ("GET", "/v1/tenants/me/secrets/x"),
+    ("PUT", "/v1/tenants/me/secrets/x"),
+    ("DELETE", "/v1/tenants/me/secrets/x"),
+    ("GET", "/v1/usage"),
+    ("GET", "/v1/usage/history"),
+    ("GET", "/v1/workspaces"),
+    ("DELETE", "/v1/workspaces/x/x"),
+    ("GET", "/v1/workspaces/x/x"),
+    ("DELETE", "/v1/workspaces/x/x/files/y"),
+    ("GET", "/v1/workspaces/x/x/files/y"),
+    ("PUT", "/v1/workspaces/x/x/files/y"),
+    ("GET", "/v1/workspaces/x/x/usage"),
 ];
 
 #[tokio::test]
@@ -89,8 +107,9 @@ async fn the_table_of_guarded_routes_is_whole() {
             let concrete =
                 path.replace("{exec_id}", "y").replace("{id}", "x").replace("{key_id}", "x");
             let concrete = concrete.replace("{organisation}", "org_x").replace("{owner}", "usr_x");
+            let concrete = concrete.replace("{app_id}", "x").replace("{capset_id}", "x");
             let concrete = concrete.replace("{port}", "1").replace("{path}", "y");
-            let concrete = concrete.replace("{name}", "x").replace("{app_id}", "x");
+            let concrete = concrete.replace("{name}", "x");
             let open = operation["security"][0] == serde_json::json!({});
             let row = (method.to_ascii_uppercase(), concrete);
             let listed = GUARDED.iter().any(|(m, p)| (*m, *p) == (row.0.as_str(), row.1.as_str()));

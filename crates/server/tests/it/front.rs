@@ -18,8 +18,6 @@ async fn unknown_routes_and_methods_are_problems() {
     for path in ["/", "/v1", "/v1/sandboxes/", "/v1/nothing", "/v1/sandboxes/x/y", "/healthz/"] {
         operator.get(path).await.problem(404, "not_found");
     }
-    // Reserved for the agent catalogue.
-    operator.get("/v1/templates").await.problem(404, "not_found");
     for (method, path, allowed) in [
         ("PUT", "/v1/sandboxes", ["GET", "POST"].as_slice()),
         ("POST", "/v1/sandboxes/x", &["GET", "PATCH", "DELETE"]),
