@@ -103,7 +103,7 @@ struct Inner {
     boot_id: String,
     live: Mutex<HashMap<SandboxId, Entry>>,
     warm: Mutex<Warm>,
-    /// Held while a tombstone is written.
+    /// Held while an end or a tombstone is written.
     burials: Mutex<()>,
     /// Sandboxes that have a maintenance guest, and its incarnation once it is known.
     maintained: Mutex<BTreeMap<String, Option<String>>>,

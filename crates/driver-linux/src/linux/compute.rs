@@ -221,15 +221,10 @@ impl LinuxDriver {
             let ended = self.inner.ended(&running.record);
             self.inner.edit(id, |entry| entry.ended = Some(ended));
             self.clear_up(id, running).await;
-        } else if !self.inner.layout.run(&id.bare()).exists() {
-            // Otherwise an earlier stop could not be finished.
-            return Ok(());
         }
         let inner = Arc::clone(&self.inner);
-        let task = tokio::task::spawn_blocking(move || inner.finish_stop(id, reason));
-        task.await.context("stop")??;
-        self.inner.edit(id, |entry| entry.end_reason = Some(reason));
-        Ok(())
+        let task = tokio::task::spawn_blocking(move || inner.note_stop(id, reason));
+        Ok(task.await.context("stop")??)
     }
 
     pub(super) fn take_running(&self, id: SandboxId) -> Option<Running> {
@@ -383,15 +378,5 @@ impl Inner {
         if let Err(error) = layout::write_whole(&self.layout.end(&id.bare()), &end) {
             tracing::warn!(sandbox.id = %id, error = format!("{error:#}"), "could not note a stop");
         }
-    }
-
-    /// The workspace is on the disk, then the reason is, then the run record goes.
-    pub(super) fn finish_stop(&self, id: SandboxId, reason: EndReason) -> anyhow::Result<()> {
-        let bare = id.bare();
-        self.pool.sync(&bare)?;
-        self.keep_upper(&bare)?;
-        self.pool.rest(&bare);
-        let last = self.live().get(&id).and_then(|entry| entry.ended.clone());
-        self.note_end(&bare, &End { reason, stopping: None, last: last.map(Into::into) })
     }
 }

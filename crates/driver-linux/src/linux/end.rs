@@ -12,7 +12,6 @@ use rustix::process::{PidfdFlags, pidfd_open};
 
 use super::LinuxDriver;
 use super::compute::Running;
-use super::stored::End;
 use crate::incarnation;
 
 /// How long killed processes may take to go; more means that the kernel holds one.
@@ -61,18 +60,11 @@ impl LinuxDriver {
         let last = self.inner.ended(&running.record);
         self.end_compute(id, running).await;
         let inner = Arc::clone(&self.inner);
-        let end = End { reason, stopping: None, last: Some(last.clone().into()) };
-        let noted = tokio::task::spawn_blocking(move || {
-            inner.pool.rest(&id.bare());
-            inner.keep_upper(&id.bare()).and(inner.note_end(&id.bare(), &end))
-        });
+        let of = incarnation.clone();
+        let noted = tokio::task::spawn_blocking(move || inner.note_death(id, &of, (reason, last)));
         let noted = noted.await;
         if let Err(error) = noted.context("note the end").and_then(|noted| noted) {
             tracing::error!(sandbox.id = %id, error = format!("{error:#}"), "could not note an end");
-        }
-        if let Some(entry) = self.inner.live().get_mut(&id) {
-            entry.end_reason = Some(reason);
-            entry.ended = Some(last);
         }
         tracing::info!(sandbox.id = %id, ?reason, "compute ended by itself");
         if self.inner.exits.try_send(Exit { id, incarnation, reason }).is_err() {

@@ -123,6 +123,54 @@ impl Inner {
         layout::forget(&self.layout.run(bare))
     }
 
+    /// The end of compute that nobody asked for; unless somebody did meanwhile, and perhaps started it
+    /// again: then it is noted already, and what is there is another one's.
+    pub(super) fn note_death(
+        &self,
+        id: SandboxId,
+        incarnation: &str,
+        (reason, last): (EndReason, Ended),
+    ) -> anyhow::Result<()> {
+        let _one_at_a_time = self.burials.lock().expect("no holder of this lock panics");
+        let bare = id.bare();
+        let record = run_record::read(&self.layout.run(&bare))?;
+        if record.is_none_or(|record| record.incarnation != incarnation) {
+            return Ok(());
+        }
+        self.edit(id, |entry| {
+            entry.end_reason = Some(reason);
+            entry.ended = Some(last.clone());
+        });
+        self.pool.rest(&bare);
+        let end = End { reason, stopping: None, last: Some(last.into()) };
+        self.keep_upper(&bare).and(self.note_end(&bare, &end))
+    }
+
+    /// The end of compute that somebody asked for.
+    pub(super) fn note_stop(&self, id: SandboxId, reason: EndReason) -> anyhow::Result<()> {
+        let _one_at_a_time = self.burials.lock().expect("no holder of this lock panics");
+        let (known, last) = {
+            let live = self.live();
+            let entry = live.get(&id);
+            let last = entry.and_then(|entry| entry.ended.clone());
+            (entry.and_then(|entry| entry.end_reason), last)
+        };
+        let bare = id.bare();
+        let is_noted = !self.layout.run(&bare).exists();
+        if is_noted && known == Some(reason) {
+            return Ok(());
+        }
+        if !is_noted {
+            self.pool.sync(&bare)?;
+            self.keep_upper(&bare)?;
+            self.pool.rest(&bare);
+        }
+        // It may have died a moment before: what was asked for is what is told.
+        self.note_end(&bare, &End { reason, stopping: None, last: last.map(Into::into) })?;
+        self.edit(id, |entry| entry.end_reason = Some(reason));
+        Ok(())
+    }
+
     /// From existing to deleted, durably: the tombstone, then the rename.
     pub(super) fn bury(&self, id: SandboxId, reason: EndReason) -> anyhow::Result<Tombstone> {
         // Two removals of one sandbox would write one file at once.

@@ -83,6 +83,30 @@ mod needs_root {
     }
 
     #[tokio::test]
+    async fn a_stop_of_what_died_a_moment_before_holds_and_the_next_start_is_not_taken_for_it() {
+        let host = Host::new();
+        let driver = host.driver().await;
+        for _ in 0..10 {
+            let spec = create(&driver).await;
+            let record = run_record(&host.path().join("data"), spec.id);
+            assert!(kill(record["pid"].as_i64().unwrap()));
+            driver.stop(spec.id, EndReason::UserRequest).await.unwrap();
+            driver.start(spec.id, Policy::none()).await.unwrap();
+            // The death is told once it was looked after, which may be only now.
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            let record = run_record(&host.path().join("data"), spec.id);
+            let observed = driver.observe(spec.id).await.unwrap().unwrap();
+            assert_eq!(observed.incarnation.as_deref(), record["incarnation"].as_str());
+            driver.stop(spec.id, EndReason::UserRequest).await.unwrap();
+            let end = host.path().join("data/sandboxes").join(spec.id.bare()).join("end.json");
+            let end = std::fs::read_to_string(end).unwrap();
+            assert!(end.contains("user_request"), "{end}");
+            driver.remove(spec.id, EndReason::UserRequest).await.unwrap();
+        }
+        driver.close().await;
+    }
+
+    #[tokio::test]
     async fn a_stop_that_was_noted_and_not_finished_keeps_its_reason() {
         let host = Host::new();
         let driver = host.driver().await;
