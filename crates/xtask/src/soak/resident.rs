@@ -336,7 +336,11 @@ impl Resident {
         if answer.is_good() {
             return Ok(Some(answer));
         }
-        let victim = shared.is_casualty(self.bare().as_deref());
+        // A create that is refused names its sandbox, which its caller does not know otherwise.
+        let text = answer.text();
+        let named = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '-');
+        let named = named.filter_map(|word| word.strip_prefix("sb-")).next();
+        let victim = shared.is_casualty(self.bare().as_deref().or(named));
         let is_fine = answer.status >= 500 || (victim && matches!(answer.status, 404 | 409));
         // Its predecessor's guest over the workspace is ended by the next server, which takes a moment.
         ensure!(is_fine, "{what}: {} {}", answer.status, answer.text());
