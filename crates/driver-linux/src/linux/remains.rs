@@ -157,7 +157,8 @@ impl Inner {
         };
         let bare = id.bare();
         let is_noted = !self.layout.run(&bare).exists();
-        if is_noted && known == Some(reason) {
+        // A start that failed ends nothing that had not ended before, for a reason that is known.
+        if is_noted && (known == Some(reason) || reason == EndReason::Unknown) {
             return Ok(());
         }
         if !is_noted {

@@ -258,6 +258,10 @@ mod needs_root {
         let observed = driver.observe(kept.id).await.unwrap().unwrap();
         assert_eq!(observed.phase, model::Phase::Stopped);
         assert_eq!(driver.uid_ranges_in_use(), 0);
+        // As whoever asked for the start does then.
+        driver.stop(kept.id, EndReason::Unknown).await.unwrap();
+        let observed = driver.observe(kept.id).await.unwrap().unwrap();
+        assert_eq!(observed.end_reason, Some(EndReason::UserRequest));
         driver.start(kept.id, Policy::none()).await.unwrap();
         assert_eq!(run(&driver, kept.id, "cat /workspace/file").await.1, "kept\n");
         assert!(run_record(&stage.data(), kept.id)["pid"].is_number());
