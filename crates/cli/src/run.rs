@@ -23,12 +23,14 @@ use crate::{block_on, out};
 
 /// As shells answer for a command that they cannot find.
 const NOT_FOUND: u8 = 127;
+const DISK_GB_MAX: i64 = 1024;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   bastide run -- id
   bastide run -it -- bash
+  bastide run --disk-gb 2 --memory-mib 512 --cpu-fraction 0.5 -- ./build.sh
   bastide run --allow example.com:443 -- curl https://example.com/
   tar -c . | bastide run --template standard -- sh -c 'tar -x && make'")]
 pub(crate) struct RunArgs {
@@ -53,12 +55,18 @@ pub(crate) struct RunArgs {
     /// Processors; default: the template's
     #[arg(long, value_name = "N")]
     vcpu: Option<u32>,
+    /// A share of each processor, above 0 and up to 1; default: the template's
+    #[arg(long, value_name = "SHARE", value_parser = share)]
+    cpu_fraction: Option<f64>,
     /// Memory; default: the template's
     #[arg(long, value_name = "MIB")]
     memory_mib: Option<u32>,
     /// Processes; default: the template's
     #[arg(long, value_name = "N")]
     pids: Option<u32>,
+    /// What it may write, needs root; default: what there is room for in the temporary directory
+    #[arg(long, value_name = "GIB", value_parser = clap::value_parser!(u32).range(1..=DISK_GB_MAX))]
+    disk_gb: Option<u32>,
     /// What it may reach: none, open (the public internet), or a policy of the configuration
     #[arg(long, value_name = "POLICY", default_value = "none")]
     network: PolicyName,
@@ -87,6 +95,7 @@ pub(crate) fn execute(args: RunArgs) -> Result<ExitCode, Failure> {
         data_dir,
         template: args.template,
         limits,
+        disk_gb: args.disk_gb,
         egress: !policy.is_closed(),
         runtime_dir: PathBuf::from("/run/bastide"),
     };
@@ -197,7 +206,8 @@ fn policy(args: &RunArgs) -> Result<Policy, Failure> {
 
 /// The template's, with what was asked for instead.
 fn limits(args: &RunArgs, data_dir: &Path) -> Result<Option<Limits>, Failure> {
-    if args.vcpu.is_none() && args.memory_mib.is_none() && args.pids.is_none() {
+    let is_default = args.vcpu.is_none() && args.cpu_fraction.is_none();
+    if is_default && args.memory_mib.is_none() && args.pids.is_none() {
         return Ok(None);
     }
     let built = TemplateStore::open(data_dir)?.get(&args.template)?;
@@ -205,9 +215,15 @@ fn limits(args: &RunArgs, data_dir: &Path) -> Result<Option<Limits>, Failure> {
         let own = built.template.limits;
         Limits {
             vcpu: args.vcpu.unwrap_or(own.vcpu),
+            cpu_fraction: args.cpu_fraction.unwrap_or(own.cpu_fraction),
             memory_mib: args.memory_mib.unwrap_or(own.memory_mib),
             pids: args.pids.unwrap_or(own.pids),
             ..own
         }
     }))
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let share = text.parse().ok().filter(|share| *share > 0.0 && *share <= 1.0);
+    share.ok_or_else(|| "a number above 0 and up to 1, like 0.5".to_owned())
 }

@@ -12,7 +12,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use guest_proto::{Address, Guest};
 use model::{Limits, TemplateName};
+use rustix::mount::{MountPropagationFlags, mount_change};
 use rustix::process::{Pid, WaitOptions, waitpid};
+use rustix::thread::UnshareFlags;
 
 use crate::cgroup::{self, Hierarchy};
 use crate::egress::Sockets;
@@ -34,6 +36,9 @@ pub struct OneShotConfig {
     pub template: TemplateName,
     /// The template's own when absent.
     pub limits: Option<Limits>,
+    /// What it may write, in GiB, which takes the host's root. Without it the disk of the temporary
+    /// directory is the limit.
+    pub disk_gb: Option<u32>,
     /// Whether it is to have a way out, which the caller then serves.
     pub egress: bool,
     pub runtime_dir: PathBuf,
@@ -186,6 +191,7 @@ fn mind(config: &OneShotConfig, built: &Built, dir: &Path, caller: &UnixStream) 
 
 struct Made {
     record: RunRecord,
+    pool: DiskPool,
     hierarchy: Hierarchy,
     slots: Slots,
 }
@@ -196,14 +202,21 @@ fn prepare_and_launch(
     dir: &Path,
 ) -> anyhow::Result<(Made, Option<Sockets>)> {
     rustix::process::set_child_subreaper(Some(rustix::process::getpid())).context("subreaper")?;
+    if config.disk_gb.is_some() {
+        own_mounts()?;
+    }
     let layout = Layout::open(dir)?;
     let instance = layout.instance()?;
     let hierarchy = Hierarchy::detect(&instance)?;
     let mut slots = Slots::open(&config.runtime_dir, layout.root(), &instance)?;
-    let launched = launch(config, built, (&layout, &hierarchy, &mut slots));
+    let kind = config.disk_gb.map_or(DiskKind::Plain, |_| DiskKind::Image);
+    let disk = DiskConfig { kind, reserve_bytes: 0, ..DiskConfig::default() };
+    let pool = DiskPool::open(layout.root(), disk)?;
+    let launched = launch(config, built, &pool, (&layout, &hierarchy, &mut slots));
     match launched {
-        Ok((record, sockets)) => Ok((Made { record, hierarchy, slots }, sockets)),
+        Ok((record, sockets)) => Ok((Made { record, pool, hierarchy, slots }, sockets)),
         Err(error) => {
+            let _ = pool.remove(SOCKET);
             let leaf = hierarchy.leaf(INCARNATION);
             if let Some(unified) = &leaf.unified {
                 cgroup::remove(unified, &leaf.legacy);
@@ -215,15 +228,24 @@ fn prepare_and_launch(
     }
 }
 
+/// The disk's mount goes with this process, however it ends, and its loop device with the mount.
+fn own_mounts() -> anyhow::Result<()> {
+    if Privilege::current() != Privilege::Host {
+        bail!("--disk-gb needs root: it mounts a disk\nhint: without it nothing bounds what is written");
+    }
+    sys::unshare(UnshareFlags::NEWNS).context("mounts of one's own")?;
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
+        .context("keep mounts to oneself")
+}
+
 fn launch(
     config: &OneShotConfig,
     built: &Built,
+    pool: &DiskPool,
     (layout, hierarchy, slots): (&Layout, &Hierarchy, &mut Slots),
 ) -> anyhow::Result<(RunRecord, Option<Sockets>)> {
     let privilege = Privilege::current();
-    let disk = DiskConfig { kind: DiskKind::Plain, ..DiskConfig::default() };
-    let pool = DiskPool::open(layout.root(), disk)?;
-    pool.create(SOCKET, 1, privilege.on_disk(built.uid))?;
+    pool.create(SOCKET, config.disk_gb.unwrap_or(1), privilege.on_disk(built.uid))?;
     let limits = config.limits.unwrap_or(built.template.limits);
     let mut plan = plan_of(layout, built, SOCKET, limits)?;
     plan.uid_base = slots.take()?;
@@ -274,6 +296,7 @@ impl Made {
         let _ = incarnation::kill(&self.record);
         let _ = waitpid(Pid::from_raw(self.record.pid), WaitOptions::empty());
         incarnation::remove(&self.record);
+        let _ = self.pool.remove(SOCKET);
         self.hierarchy.remove();
         self.slots.release_block();
     }

@@ -115,6 +115,27 @@ async fn a_turn_keeps_its_sandbox_in_use_also_under_the_next_server() {
 }
 
 #[tokio::test]
+async fn a_turn_that_is_paused_goes_on_being_watched_when_it_is_resumed() {
+    let daemon = Daemon::start().await;
+    let server = start(&daemon).await;
+    let path = server.operator.sandbox().await;
+    let messages = format!("{path}/agents/v1/sessions/s/messages");
+    server.operator.post(&messages, &json!({ "message": "work" })).await.json(200);
+    server.operator.post(&format!("{path}/pause"), &Value::Null).await.json(200);
+    // Longer than it may be idle, and long enough for the watch to ask meanwhile.
+    for _ in 0..8 {
+        server.clock.advance(Duration::from_secs(40));
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        assert_eq!(state(&server, &path).await, "paused");
+    }
+    server.operator.post(&format!("{path}/resume"), &Value::Null).await.json(200);
+    lives_on(&server, &path).await;
+    daemon.busy.store(false, Ordering::SeqCst);
+    ends_idle(&server, &path).await;
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn a_daemon_that_nobody_started_is_not_started_to_be_asked() {
     let daemon = Daemon::start().await;
     let server = start(&daemon).await;

@@ -343,7 +343,10 @@ impl Resident {
         let victim = shared.is_casualty(self.bare().as_deref().or(named));
         let is_fine = answer.status >= 500 || (victim && matches!(answer.status, 404 | 409));
         // Its predecessor's guest over the workspace is ended by the next server, which takes a moment.
-        ensure!(is_fine, "{what}: {} {}", answer.status, answer.text());
+        if !is_fine {
+            let is = shared.client.get(&self.path("")).map(|seen| seen.text());
+            bail!("{what}: {} {}; it is {is:?}", answer.status, answer.text());
+        }
         self.must_look = true;
         Ok(None)
     }

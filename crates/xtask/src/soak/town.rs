@@ -232,13 +232,23 @@ impl Drop for Town {
     }
 }
 
-/// `kill -9`, of a process that is still what it was taken for: a launcher's child becomes a guest.
+/// `kill -9`, of a process that is still what it was taken for: a launcher's child becomes a guest. It is
+/// stopped first, so that it does not become one between the look and the kill.
 pub(super) fn kill(pid: i32, is_it: impl Fn(i32) -> bool) {
     let Some(process) = Pid::from_raw(pid) else { return };
     let Ok(descriptor) = pidfd_open(process, PidfdFlags::empty()) else { return };
-    if is_it(pid) {
-        let _ = pidfd_send_signal(&descriptor, Signal::KILL);
+    if !is_it(pid) || pidfd_send_signal(&descriptor, Signal::STOP).is_err() {
+        return;
     }
+    for _ in 0..1000 {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        if stat.rsplit_once(") ").is_none_or(|(_, rest)| !rest.starts_with(['R', 'S', 'D'])) {
+            break;
+        }
+        pause(1);
+    }
+    let signal = if is_it(pid) { Signal::KILL } else { Signal::CONT };
+    let _ = pidfd_send_signal(&descriptor, signal);
 }
 
 fn is_keeper(pid: i32, data: &[u8]) -> bool {

@@ -53,9 +53,10 @@ fn real_programs_reach_what_is_allowed() {
         format!("web.test:{}", doubles.https),
         format!("ssh.test:{}", doubles.ssh),
         format!("db.test:{}", doubles.postgres),
+        format!("git.test:{}", doubles.git),
         "127.0.0.1/32".into(),
     ];
-    let names = ["web.test", "ssh.test", "db.test", "denied.test"];
+    let names = ["web.test", "ssh.test", "db.test", "git.test", "denied.test"];
     let server = server(&rules, &names.map(|name| (name, loopback)));
     for name in ["ca.pem", "trust.p12", "user"] {
         put(&server, name, &doubles.read(name));
@@ -126,6 +127,9 @@ fn ssh_and_git(server: &Server, doubles: &Doubles, tls: &str) {
          && cat by-https/file"
     );
     assert_eq!(run(server, &clone), "hello\n");
+    let url = format!("git://git.test:{}/repo.git", doubles.git);
+    let clone = format!("cd /tmp && git clone -q {url} by-git && cat by-git/file");
+    assert_eq!(run(server, &clone), "hello\n");
 }
 
 /// With TLS, which begins in the middle of its protocol, and without.
@@ -187,9 +191,31 @@ fn the_owner_reads_what_was_reached_over_a_change_of_policy_a_restart_and_a_stop
     let path = server.curl(&format!("/v1/sandboxes/box/egress?after={after}"));
     let newest: Value = serde_json::from_str(&path).unwrap();
     assert_eq!(newest["entries"], serde_json::json!([all[3]]));
+    let all = followed(&server, all, &url);
     server.ok(&["sandbox", "stop", "box"]);
     assert_eq!(entries(&server), all);
     server.end();
+}
+
+/// What is known comes first, then what happens meanwhile, each once; gives all of it.
+fn followed(server: &Server, mut known: Vec<Value>, url: &str) -> Vec<Value> {
+    let mut follower = server
+        .instance()
+        .command(&["sandbox", "egress", "box", "--follow", "--json"])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = std::io::BufRead::lines(std::io::BufReader::new(follower.stdout.take().unwrap()));
+    let mut lines = lines.map(|line| serde_json::from_str::<Value>(&line.unwrap()).unwrap());
+    let first: Vec<Value> = lines.by_ref().take(known.len()).collect();
+    assert_eq!(first, known);
+    assert_eq!(run(server, &format!("curl -sS {url}")), "ok");
+    let next = lines.next().unwrap();
+    assert_eq!((&next["target"], &next["verdict"]), (&"allowed.test".into(), &"allowed".into()));
+    follower.kill().unwrap();
+    follower.wait().unwrap();
+    known.push(next);
+    known
 }
 
 fn patch(server: &Server, policy: &str) {

@@ -44,6 +44,32 @@ fn input_output_and_exit_code_pass_through() {
 }
 
 #[test]
+fn limits_that_are_asked_for_hold() {
+    let mounts = || fs::read_to_string("/proc/self/mounts").unwrap().lines().count();
+    let before = mounts();
+    let fill = "head -c 1500M /dev/zero > /workspace/big 2>/dev/null; echo $?; \
+                df -B1 --output=size /workspace | tail -1";
+    let output = run(&["--disk-gb", "1", "--", "sh", "-c", fill], b"");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let (status, size) = said.trim().split_once('\n').expect("two lines");
+    assert_eq!(status, "1", "it wrote more than it may");
+    assert!(size.trim().parse::<u64>().unwrap() <= 1 << 30, "{said}");
+    assert_eq!(mounts(), before, "its disk stays mounted");
+    // Ten periods of work at a fifth of a processor take five times as long by the clock.
+    let burn = "import time\nwall, cpu = time.monotonic(), time.process_time()\n\
+                while time.process_time() - cpu < 1: pass\nprint(time.monotonic() - wall)";
+    let output = run(&["--cpu-fraction", "0.2", "--", "python3", "-c", burn], b"");
+    let took: f64 = String::from_utf8_lossy(&output.stdout).trim().parse().unwrap();
+    assert!(took >= 3.0, "a second of work at a fifth of a processor took {took} s");
+    for bad in ["0", "1.5", "x"] {
+        let output = run(&["--cpu-fraction", bad, "--", "true"], b"");
+        assert_eq!(output.status.code(), Some(2));
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(text.contains("a number above 0 and up to 1"), "{text}");
+    }
+}
+
+#[test]
 fn a_template_that_is_not_built_says_how_to_build_it() {
     let output = run(&["--template", "standard", "--", "true"], b"");
     assert_eq!(output.status.code(), Some(1));

@@ -16,14 +16,15 @@ pub(super) struct Doubles {
     pub(super) https: u16,
     pub(super) ssh: u16,
     pub(super) postgres: u16,
+    pub(super) git: u16,
 }
 
 impl Doubles {
     pub(super) fn start() -> Self {
         let dir = tempfile::tempdir().unwrap();
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        let [http, https, ssh, postgres] = free_ports();
-        let mut doubles = Self { dir, running: Vec::new(), http, https, ssh, postgres };
+        let [http, https, ssh, postgres, git] = free_ports();
+        let mut doubles = Self { dir, running: Vec::new(), http, https, ssh, postgres, git };
         doubles.certificates();
         doubles.repository();
         let script = doubles.put("web.py", include_str!("web.py"));
@@ -40,7 +41,8 @@ impl Doubles {
         }
         doubles.sshd();
         doubles.postgres();
-        for port in [http, https, ssh, postgres] {
+        doubles.git_daemon();
+        for port in [http, https, ssh, postgres, git] {
             listens(port);
         }
         doubles
@@ -100,6 +102,20 @@ impl Doubles {
         );
         let config = self.put("sshd_config", &config);
         self.run(Command::new("/usr/sbin/sshd").args(["-D", "-e", "-f"]).arg(config));
+    }
+
+    /// Git's own protocol, in one process: nothing of it outlives it.
+    fn git_daemon(&mut self) {
+        let base = self.path("www");
+        let mut program = Command::new("git").arg("--exec-path").output().unwrap().stdout;
+        program.truncate(program.trim_ascii_end().len());
+        let program = Path::new(std::str::from_utf8(&program).unwrap()).join("git-daemon");
+        self.run(
+            Command::new(program)
+                .args(["--export-all", "--listen=127.0.0.1", "--reuseaddr"])
+                .arg(format!("--port={}", self.git))
+                .arg(format!("--base-path={}", base.display())),
+        );
     }
 
     fn postgres(&mut self) {
