@@ -231,7 +231,9 @@ fn prepare_and_launch(
 /// The disk's mount goes with this process, however it ends, and its loop device with the mount.
 fn own_mounts() -> anyhow::Result<()> {
     if Privilege::current() != Privilege::Host {
-        bail!("--disk-gb needs root: it mounts a disk\nhint: without it nothing bounds what is written");
+        bail!(
+            "--disk-gb needs root: it mounts a disk\nhint: without it nothing bounds what is written"
+        );
     }
     sys::unshare(UnshareFlags::NEWNS).context("mounts of one's own")?;
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)

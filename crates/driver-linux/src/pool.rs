@@ -1,13 +1,13 @@
 //! Where the disks of sandboxes live, and what bounds them.
 //!
-//! A sandbox has two: the root's upper and the workspace. One limit holds for both together. What sets
-//! it depends on the host:
+//! A sandbox has two, side by side in a home of its own: the root's upper and the workspace. One limit
+//! holds for both together. What a home is, and what sets the limit, depends on the host:
 //!
-//! | kind | disks | limit |
+//! | kind | home | limit |
 //! |---|---|---|
-//! | btrfs | two subvolumes, on the data directory's own btrfs or on one in a sparse file | a quota group |
-//! | image | one sparse ext4 image, mounted while it is used | its size |
-//! | plain | two directories | none, which `capabilities` says |
+//! | btrfs | a subvolume, on the data directory's own btrfs or on one in a sparse file | its quota group |
+//! | image | a sparse ext4 image, mounted while it is used | its size |
+//! | plain | a directory | none, which `capabilities` says |
 
 use std::fs::{self, File};
 use std::io;
@@ -67,67 +67,51 @@ impl DiskPool {
     }
 
     pub(crate) fn path(&self, disk: Disk, sandbox: &str) -> PathBuf {
-        let letter = match disk {
-            Disk::Upper => 'u',
-            Disk::Workspace => 'w',
+        let name = match disk {
+            Disk::Upper => "u",
+            Disk::Workspace => "w",
         };
-        match &self.kind {
-            Kind::Plain | Kind::Btrfs(_) => self.dir.join(format!("{letter}-{sandbox}")),
-            Kind::Images(images) => images.mount_point(sandbox).join(letter.to_string()),
-        }
+        self.home(sandbox).join(name)
+    }
+
+    fn home(&self, sandbox: &str) -> PathBuf {
+        self.dir.join(sandbox)
     }
 
     /// Makes both disks, ready to be used; what exists already is kept.
     pub(crate) fn create(&self, sandbox: &str, disk_gb: u32, user: u32) -> anyhow::Result<()> {
         self.create_upper(sandbox, disk_gb)?;
         let workspace = self.path(Disk::Workspace, sandbox);
-        if self.make(&workspace)? {
+        if make_dir(&workspace)? {
             chown(&workspace, Some(user), Some(user)).context("own the workspace")?;
-        }
-        self.bound(sandbox, disk_gb)
-    }
-
-    /// Makes a disk that has no workspace beside it, for now or for good.
-    pub(crate) fn create_upper(&self, sandbox: &str, disk_gb: u32) -> anyhow::Result<()> {
-        if let Kind::Images(images) = &self.kind {
-            images.create(sandbox, disk_gb)?;
-        }
-        let upper = self.path(Disk::Upper, sandbox);
-        if self.make(&upper)? {
-            fs::create_dir(upper.join("upper")).context("make upper")?;
-            fs::create_dir(upper.join("work")).context("make work")?;
-            if let Kind::Btrfs(pool) = &self.kind {
-                pool.bound_alone(&upper, u64::from(disk_gb) * GIB).context("bound the disk")?;
-            }
         }
         Ok(())
     }
 
-    /// Whether it was made now.
-    fn make(&self, path: &Path) -> anyhow::Result<bool> {
-        let made = match &self.kind {
-            Kind::Btrfs(_) => Btrfs::create(path),
-            Kind::Plain | Kind::Images(_) => fs::create_dir(path),
-        };
-        match made {
-            Ok(()) => {
-                fs::set_permissions(path, PermissionsExt::from_mode(0o755))?;
-                Ok(true)
-            }
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
-            Err(error) => Err(error).with_context(|| format!("make disk {}", path.display())),
+    /// Makes a disk that has no workspace beside it, for now or for good.
+    pub(crate) fn create_upper(&self, sandbox: &str, disk_gb: u32) -> anyhow::Result<()> {
+        let home = self.home(sandbox);
+        match &self.kind {
+            Kind::Plain => drop(make_dir(&home)?),
+            Kind::Images(images) => images.create(sandbox, disk_gb)?,
+            Kind::Btrfs(pool) => match pool.create(&home, u64::from(disk_gb) * GIB) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                    self.bound(sandbox, disk_gb)?;
+                }
+                made => made.with_context(|| format!("make disk {}", home.display()))?,
+            },
         }
+        let upper = self.path(Disk::Upper, sandbox);
+        for dir in [&upper, &upper.join("upper"), &upper.join("work")] {
+            make_dir(dir)?;
+        }
+        Ok(())
     }
 
     /// Sets the limit of both disks together.
     fn bound(&self, sandbox: &str, disk_gb: u32) -> anyhow::Result<()> {
         let Kind::Btrfs(pool) = &self.kind else { return Ok(()) };
-        let (upper, workspace) = self.both(sandbox);
-        pool.bound(&upper, &workspace, u64::from(disk_gb) * GIB).context("bound the disks")
-    }
-
-    fn both(&self, sandbox: &str) -> (PathBuf, PathBuf) {
-        (self.path(Disk::Upper, sandbox), self.path(Disk::Workspace, sandbox))
+        pool.bound(&self.home(sandbox), u64::from(disk_gb) * GIB).context("bound the disks")
     }
 
     /// Bounds disks anew (a warm sandbox that is claimed with another size).
@@ -149,9 +133,8 @@ impl DiskPool {
         match &self.kind {
             Kind::Plain => Ok(()),
             Kind::Btrfs(pool) => {
-                let (upper, workspace) = self.both(sandbox);
                 let bytes = u64::from(disk_gb) * GIB;
-                pool.make_room(&upper, &workspace, bytes).context("make room for a start")
+                pool.make_room(&self.home(sandbox), bytes).context("make room for a start")
             }
             Kind::Images(images) => images.make_room(sandbox),
         }
@@ -177,31 +160,21 @@ impl DiskPool {
 
     /// Removes what a sandbox changed of its root file system, and nothing else.
     pub(crate) fn remove_upper(&self, sandbox: &str) -> anyhow::Result<()> {
-        self.remove_one(&self.path(Disk::Upper, sandbox))
+        let upper = self.path(Disk::Upper, sandbox);
+        ignore_absent(tree::remove(&upper))
+            .with_context(|| format!("remove disk {}", upper.display()))
     }
 
     /// Removes both disks; `Ok` when they are gone already.
     pub(crate) fn remove(&self, sandbox: &str) -> anyhow::Result<()> {
         self.reserve.something_was_removed();
-        if let Kind::Images(images) = &self.kind {
-            return images.remove(sandbox);
-        }
-        let (upper, workspace) = self.both(sandbox);
-        self.remove_one(&upper)?;
-        self.remove_one(&workspace)
-    }
-
-    fn remove_one(&self, path: &Path) -> anyhow::Result<()> {
+        let home = self.home(sandbox);
         let gone = match &self.kind {
-            Kind::Btrfs(_) => Btrfs::remove(path),
-            Kind::Plain | Kind::Images(_) => tree::remove(path),
+            Kind::Images(images) => return images.remove(sandbox),
+            Kind::Btrfs(_) => Btrfs::remove(&home),
+            Kind::Plain => tree::remove(&home),
         };
-        match gone {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(error).with_context(|| format!("remove disk {}", path.display()))
-            }
-            Ok(()) | Err(_) => Ok(()),
-        }
+        ignore_absent(gone).with_context(|| format!("remove disk {}", home.display()))
     }
 
     /// Makes everything written to the workspace durable.
@@ -222,18 +195,12 @@ impl DiskPool {
 
     /// The bare ids of all sandboxes that have a disk here.
     pub(crate) fn sandboxes(&self) -> anyhow::Result<Vec<String>> {
-        if let Kind::Images(images) = &self.kind {
-            return images.names().context("list disks");
-        }
         let mut ids = Vec::new();
         for entry in fs::read_dir(&self.dir).context("list disks")? {
-            let name = entry.context("list disks")?.file_name();
-            let name = name.to_string_lossy();
-            let id = name.strip_prefix("u-").or_else(|| name.strip_prefix("w-"));
-            if let Some(id) = id
-                && !ids.iter().any(|known| known == id)
-            {
-                ids.push(id.to_owned());
+            let name = entry.context("list disks")?.file_name().to_string_lossy().into_owned();
+            let name = name.strip_suffix(".img").unwrap_or(&name);
+            if !name.starts_with('.') && !ids.iter().any(|known| known == name) {
+                ids.push(name.to_owned());
             }
         }
         Ok(ids)
@@ -243,9 +210,7 @@ impl DiskPool {
     pub(crate) fn used_bytes(&self, sandbox: &str) -> u64 {
         match &self.kind {
             Kind::Plain => 0,
-            Kind::Btrfs(pool) => {
-                pool.used(&self.path(Disk::Workspace, sandbox)).unwrap_or_default()
-            }
+            Kind::Btrfs(pool) => pool.used(&self.home(sandbox)).unwrap_or_default(),
             Kind::Images(images) => images.used(sandbox),
         }
     }
@@ -285,9 +250,28 @@ impl DiskPool {
             Kind::Plain => {}
             Kind::Btrfs(pool) => pool.close(),
             Kind::Images(images) => {
-                images.names().unwrap_or_default().iter().for_each(|name| images.unmount(name));
+                self.sandboxes().unwrap_or_default().iter().for_each(|name| images.unmount(name));
             }
         }
+    }
+}
+
+/// Whether it was made now.
+fn make_dir(path: &Path) -> anyhow::Result<bool> {
+    match fs::create_dir(path) {
+        Ok(()) => {
+            fs::set_permissions(path, PermissionsExt::from_mode(0o755))?;
+            Ok(true)
+        }
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        Err(error) => Err(error).with_context(|| format!("make disk {}", path.display())),
+    }
+}
+
+fn ignore_absent(gone: io::Result<()>) -> io::Result<()> {
+    match gone {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
     }
 }
 

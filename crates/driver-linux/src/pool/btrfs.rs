@@ -2,12 +2,12 @@
 //! in O(1).
 //!
 //! ```text
-//!  0/UPPER ───────┐
-//!                 ├─► 1/WORKSPACE: the limit of one sandbox ──► 2/POOL: what the host has left
-//!  0/WORKSPACE ───┘
+//!  0/SANDBOX: the limit of one ──► 2/POOL: what the host has left
 //! ```
 //!
-//! The groups of what is gone are empty once the kernel has freed it, and the next sweep removes them.
+//! A subvolume is made with its group, its limit and its place in the pool in one request: each further
+//! one costs a look at all sandboxes. The groups of what is gone are empty once the kernel has freed it,
+//! and the next sweep removes those that the kernel left.
 
 use std::ffi::CStr;
 use std::fs::{self, File};
@@ -15,7 +15,6 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, bail};
@@ -28,11 +27,8 @@ mod ioctl;
 
 const MAGIC: u64 = 0x9123_683E;
 const SMALLEST_POOL: u64 = 256 << 20;
-const LEVEL_SANDBOX: u64 = 1 << 48;
 const LEVEL_POOL: u64 = 2 << 48;
 const NUMBERS: u64 = (1 << 48) - 1;
-const QUOTA_TREE: u64 = 8;
-const RELATION: u32 = 246;
 /// For the few files that a start makes in a sandbox that is full.
 const ROOM_BYTES: u64 = 16 << 20;
 
@@ -46,8 +42,6 @@ pub(super) struct Btrfs {
     groups: PathBuf,
     /// The group of all sandboxes.
     all: u64,
-    /// Held while a group is made and filled: an empty one is anybody's to remove.
-    filling: Mutex<()>,
     /// Bytes of the bookkeeping that the host has set aside.
     held_bytes: AtomicU64,
 }
@@ -100,7 +94,6 @@ impl Btrfs {
             image,
             groups: shown.join("qgroups"),
             all,
-            filling: Mutex::new(()),
             held_bytes: AtomicU64::new(0),
         };
         pool.bound_all(None).context("bound the pool")?;
@@ -115,44 +108,28 @@ impl Btrfs {
         File::open(&self.dir)
     }
 
-    pub(super) fn create(path: &Path) -> io::Result<()> {
-        ioctl::create_subvolume(path)
+    /// Makes a subvolume that may hold so many bytes.
+    pub(super) fn create(&self, path: &Path, bytes: u64) -> io::Result<()> {
+        ioctl::create_subvolume(path, self.all, bytes)
     }
 
     pub(super) fn remove(path: &Path) -> io::Result<()> {
         ioctl::destroy_subvolume(path)
     }
 
-    /// One bound for both disks of a sandbox.
-    pub(super) fn bound(&self, upper: &Path, workspace: &Path, bytes: u64) -> io::Result<()> {
-        let root = self.root()?;
-        let workspace = ioctl::tree_of(workspace)?;
-        let upper = ioctl::tree_of(upper)?;
-        let group = LEVEL_SANDBOX | workspace;
-        {
-            let _one_at_a_time = self.filling.lock().expect("no holder of this lock panics");
-            ioctl::create_group(&root, group)?;
-            ioctl::assign(&root, workspace, group)?;
-        }
-        ioctl::assign(&root, upper, group)?;
-        ioctl::assign(&root, group, self.all)?;
-        ioctl::limit(&root, group, Some(bytes))
-    }
-
-    /// A bound for a disk that has no other one beside it.
-    pub(super) fn bound_alone(&self, path: &Path, bytes: u64) -> io::Result<()> {
-        let group = ioctl::tree_of(path)?;
-        ioctl::limit(&self.root()?, group, Some(bytes))
+    /// Bounds one anew.
+    pub(super) fn bound(&self, path: &Path, bytes: u64) -> io::Result<()> {
+        ioctl::limit(&self.root()?, ioctl::tree_of(path)?, Some(bytes))
     }
 
     /// Bounds a sandbox a little less tightly, so that a full one can be started.
-    pub(super) fn make_room(&self, upper: &Path, workspace: &Path, bytes: u64) -> io::Result<()> {
-        self.bound(upper, workspace, bytes + ROOM_BYTES)
+    pub(super) fn make_room(&self, path: &Path, bytes: u64) -> io::Result<()> {
+        self.bound(path, bytes + ROOM_BYTES)
     }
 
-    /// Bytes of both disks, as their limit counts them.
-    pub(super) fn used(&self, workspace: &Path) -> io::Result<u64> {
-        self.referenced(LEVEL_SANDBOX | ioctl::tree_of(workspace)?)
+    /// Bytes of a sandbox, as its limit counts them.
+    pub(super) fn used(&self, path: &Path) -> io::Result<u64> {
+        self.referenced(ioctl::tree_of(path)?)
     }
 
     /// Bytes of all sandboxes.
@@ -173,22 +150,14 @@ impl Btrfs {
     /// Removes the groups of what is gone.
     pub(super) fn remove_empty_groups(&self) -> io::Result<()> {
         let root = self.root()?;
-        // First those of subvolumes. The kernel removes them too, but not those that it finds in use when
-        // it looks; it refuses where the subvolume is still there.
+        // The kernel removes them too, but not those that it finds in use when it looks; it refuses where
+        // the subvolume is still there.
         for entry in fs::read_dir(&self.groups)? {
             let name = entry?.file_name();
             let number = name.to_string_lossy().strip_prefix("0_").and_then(|n| n.parse().ok());
             if let Some(group) = number
                 && self.referenced(group).is_ok_and(|bytes| bytes == 0)
             {
-                let _ = ioctl::destroy_group(&root, group);
-            }
-        }
-        let relations = ioctl::items(&root, QUOTA_TREE, self.all, RELATION)?;
-        let _nobody_fills_one = self.filling.lock().expect("no holder of this lock panics");
-        for group in relations.into_iter().map(|item| item.offset) {
-            // What is not empty after all is busy.
-            if group >> 48 == 1 && self.referenced(group).is_ok_and(|bytes| bytes == 0) {
                 let _ = ioctl::destroy_group(&root, group);
             }
         }

@@ -14,7 +14,7 @@ impl DiskPool {
         let number = match &self.kind {
             Kind::Btrfs(pool) if pool.is_native() => source_of(&self.data_dir)?,
             Kind::Btrfs(_) => loop_device::number(&self.data_dir.join("pool.img"))?,
-            Kind::Images(images) => fs::metadata(images.mount_point(sandbox)).ok()?.dev(),
+            Kind::Images(_) => fs::metadata(self.home(sandbox)).ok()?.dev(),
             Kind::Plain => fs::metadata(&self.dir).ok()?.dev(),
         };
         whole_disk(&format!("{}:{}", major(number), minor(number)))

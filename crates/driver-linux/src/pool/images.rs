@@ -49,7 +49,7 @@ impl Images {
         Ok(images)
     }
 
-    pub(super) fn mount_point(&self, name: &str) -> PathBuf {
+    fn mount_point(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
 
@@ -159,19 +159,6 @@ impl Images {
         let place = self.mount_point(name);
         let stat = rustix::fs::statvfs(&place).ok().filter(|_| self.is_mounted(&place));
         stat.map_or(0, |stat| (stat.f_blocks - stat.f_bfree) * stat.f_frsize)
-    }
-
-    /// Everything here that belongs to a sandbox.
-    pub(super) fn names(&self) -> io::Result<Vec<String>> {
-        let mut names = Vec::new();
-        for entry in fs::read_dir(&self.dir)? {
-            let name = entry?.file_name().to_string_lossy().into_owned();
-            let name = name.strip_suffix(".img").unwrap_or(&name);
-            if !name.starts_with('.') && !names.iter().any(|known| known == name) {
-                names.push(name.to_owned());
-            }
-        }
-        Ok(names)
     }
 
     /// The file system that images of this size begin as.

@@ -117,7 +117,7 @@ impl DiskPool {
                 pool.trim().context("give free space back to the host")
             }
             Kind::Images(images) => {
-                let names = images.names().context("list disks")?;
+                let names = self.sandboxes()?;
                 names.iter().filter(|name| !is_used(name)).for_each(|name| images.unmount(name));
                 Ok(())
             }

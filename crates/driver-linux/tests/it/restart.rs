@@ -160,7 +160,7 @@ mod needs_root {
         let driver = host.driver().await;
         assert!(driver.observe(spec.id).await.unwrap().is_none());
         assert!(!data.join("deleting").join(&bare).exists());
-        assert!(!data.join("pool").join(format!("w-{bare}")).exists());
+        assert!(!data.join("pool").join(&bare).exists());
         driver.close().await;
     }
 

@@ -1,19 +1,17 @@
 //! What btrfs is asked, one function a request.
 
-use std::ffi::CString;
 use std::fs::File;
 use std::io;
 use std::path::Path;
 
 use crate::sys;
 
-const SUBVOL_CREATE: u64 = 0x5000_940E;
+const SUBVOL_CREATE: u64 = 0x5000_9418;
 const SNAP_DESTROY: u64 = 0x5000_940F;
 const TREE_SEARCH: u64 = 0xD000_9411;
 const INO_LOOKUP: u64 = 0xD000_9412;
 const FS_INFO: u64 = 0x8400_941F;
 const QUOTA_CTL: u64 = 0xC010_9428;
-const QGROUP_ASSIGN: u64 = 0x4018_9429;
 const QGROUP_CREATE: u64 = 0x4010_942A;
 const QGROUP_LIMIT: u64 = 0x8030_942B;
 const TRIM: u64 = 0xC018_5879;
@@ -21,6 +19,9 @@ const TRIM: u64 = 0xC018_5879;
 /// The root directory of every subvolume.
 const FIRST_OBJECT: u64 = 256;
 const QUOTA_ENABLE_SIMPLE: u64 = 4;
+/// A new subvolume's group gets a limit, and groups above it.
+const INHERIT_GROUPS: u64 = 4;
+const INHERIT_LIMIT: u64 = 1;
 const LIMIT_MAX_REFERENCED: u64 = 1;
 /// What the kernel takes as a bound for "none".
 const NO_LIMIT: u64 = u64::MAX;
@@ -32,6 +33,30 @@ const HEADER_BYTES: usize = 32;
 struct VolumeArgs {
     fd: i64,
     name: [u8; 4088],
+}
+
+/// `struct btrfs_ioctl_vol_args_v2`.
+#[repr(C)]
+struct NewVolumeArgs {
+    fd: i64,
+    transaction: u64,
+    flags: u64,
+    inherit_bytes: u64,
+    inherit: u64,
+    unused: [u64; 2],
+    name: [u8; 4040],
+}
+
+/// `struct btrfs_qgroup_inherit` with one group.
+#[repr(C)]
+struct Inherit {
+    flags: u64,
+    groups: u64,
+    copies: [u64; 2],
+    limit_flags: u64,
+    max_referenced: u64,
+    other_limits: [u64; 3],
+    group: u64,
 }
 
 /// `struct btrfs_ioctl_quota_ctl_args`.
@@ -46,14 +71,6 @@ struct QuotaArgs {
 struct GroupArgs {
     create: u64,
     group: u64,
-}
-
-/// `struct btrfs_ioctl_qgroup_assign_args`.
-#[repr(C)]
-struct AssignArgs {
-    assign: u64,
-    child: u64,
-    parent: u64,
 }
 
 /// `struct btrfs_ioctl_qgroup_limit_args`.
@@ -115,15 +132,34 @@ pub(super) struct Item {
     pub(super) data: Vec<u8>,
 }
 
-pub(super) fn create_subvolume(path: &Path) -> io::Result<()> {
-    let (parent, mut args) = named(path)?;
+/// Makes a subvolume whose group may reference so many bytes and is one of `group`'s.
+pub(super) fn create_subvolume(path: &Path, group: u64, bytes: u64) -> io::Result<()> {
+    let inherit = Inherit {
+        flags: INHERIT_LIMIT,
+        groups: 1,
+        copies: [0; 2],
+        limit_flags: LIMIT_MAX_REFERENCED,
+        max_referenced: bytes,
+        other_limits: [0; 3],
+        group,
+    };
+    let (parent, name) = named(path)?;
+    let mut args = NewVolumeArgs {
+        fd: 0,
+        transaction: 0,
+        flags: INHERIT_GROUPS,
+        inherit_bytes: size_of::<Inherit>() as u64,
+        inherit: (&raw const inherit).expose_provenance() as u64,
+        unused: [0; 2],
+        name,
+    };
     sys::ioctl(&parent, SUBVOL_CREATE, &mut args)
 }
 
 /// Unlinks it; the kernel frees it in its own time, and its group with it.
 pub(super) fn destroy_subvolume(path: &Path) -> io::Result<()> {
-    let (parent, mut args) = named(path)?;
-    sys::ioctl(&parent, SNAP_DESTROY, &mut args)
+    let (parent, name) = named(path)?;
+    sys::ioctl(&parent, SNAP_DESTROY, &mut VolumeArgs { fd: 0, name })
 }
 
 /// The number of the subvolume at `path`, which is also that of its own group.
@@ -152,10 +188,6 @@ pub(super) fn create_group(root: &File, group: u64) -> io::Result<()> {
 /// Refused as busy while anything is in it.
 pub(super) fn destroy_group(root: &File, group: u64) -> io::Result<()> {
     sys::ioctl(root, QGROUP_CREATE, &mut GroupArgs { create: 0, group })
-}
-
-pub(super) fn assign(root: &File, child: u64, parent: u64) -> io::Result<()> {
-    ignore_exists(sys::ioctl(root, QGROUP_ASSIGN, &mut AssignArgs { assign: 1, child, parent }))
 }
 
 pub(super) fn limit(root: &File, group: u64, bytes: Option<u64>) -> io::Result<()> {
@@ -235,14 +267,13 @@ fn ignore_exists(done: io::Result<()>) -> io::Result<()> {
     }
 }
 
-fn named(path: &Path) -> io::Result<(File, VolumeArgs)> {
+/// The directory that it is in, and its name with zeros behind it.
+fn named<const N: usize>(path: &Path) -> io::Result<(File, [u8; N])> {
     let invalid = || io::Error::from(io::ErrorKind::InvalidInput);
     let parent = File::open(path.parent().ok_or_else(invalid)?)?;
     let name = path.file_name().ok_or_else(invalid)?.as_encoded_bytes();
-    let name = CString::new(name).map_err(|_| invalid())?;
-    let mut args = VolumeArgs { fd: 0, name: [0; 4088] };
-    for (to, from) in args.name.iter_mut().zip(name.as_bytes()) {
-        *to = *from;
-    }
-    Ok((parent, args))
+    let mut padded = [0; N];
+    // One zero at least ends it.
+    padded[..N - 1].get_mut(..name.len()).ok_or_else(invalid)?.copy_from_slice(name);
+    Ok((parent, padded))
 }
