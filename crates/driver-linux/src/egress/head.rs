@@ -31,6 +31,8 @@ pub(super) enum Head {
     NoSni,
     /// HTTP.
     Http(Request),
+    /// Git's own protocol, for this host.
+    Git(String),
     /// Like TLS or HTTP, but broken.
     Unreadable,
 }
@@ -63,7 +65,7 @@ impl Head {
             // A `ClientHello` in the form of SSL 2, which servers still read; it can name nobody.
             [first, _, 1, 0 | 2 | 3, ..] if first & 0x80 != 0 => Self::NoSni,
             [first, ..] if first & 0x80 != 0 && bytes.len() < 4 => Self::More,
-            _ => read_http(bytes),
+            _ => read_git(bytes).unwrap_or_else(|| read_http(bytes)),
         }
     }
 
@@ -73,6 +75,7 @@ impl Head {
             Self::Nameless => None,
             Self::Tls(host) => (!same(host, name)).then_some(Verdict::SniDiffers),
             Self::NoSni => Some(Verdict::NoSni),
+            Self::Git(host) => (!same(without_port(host), name)).then_some(Verdict::HostDiffers),
             Self::Http(request) => {
                 let all_same = request.hosts.iter().all(|host| same(without_port(host), name));
                 (!all_same).then_some(Verdict::HostDiffers)
@@ -80,6 +83,24 @@ impl Head {
             Self::More | Self::Unreadable => Some(Verdict::Unreadable),
         }
     }
+}
+
+/// A request of git's own protocol has no end of line, so it would be waited for: four digits of its
+/// length, what is asked for, zeros between the rest. A zero is what no HTTP server takes in a line.
+fn read_git(bytes: &[u8]) -> Option<Head> {
+    const ASKED: [&[u8]; 3] = [b"git-upload-pack ", b"git-receive-pack ", b"git-upload-archive "];
+    let (digits, rest) = bytes.split_at_checked(4)?;
+    let length = usize::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
+    if !ASKED.iter().any(|asked| rest.starts_with(asked)) || length > HEAD_MAX {
+        return None;
+    }
+    if bytes[..bytes.len().min(length)].contains(&b'\n') {
+        return None;
+    }
+    let Some(packet) = bytes.get(4..length) else { return Some(Head::More) };
+    let mut words = packet.split(|byte| *byte == 0).skip(1);
+    let host = words.find_map(|word| word.strip_prefix(b"host="))?;
+    String::from_utf8(host.to_vec()).ok().map(Head::Git)
 }
 
 fn read_http(bytes: &[u8]) -> Head {

@@ -150,9 +150,12 @@ impl Relay {
                 requests.feed(&head, &mut first)?;
                 (Some(requests), first)
             }
-            Head::More | Head::Nameless | Head::Tls(_) | Head::NoSni | Head::Unreadable => {
-                (None, head)
-            }
+            Head::More
+            | Head::Nameless
+            | Head::Tls(_)
+            | Head::Git(_)
+            | Head::NoSni
+            | Head::Unreadable => (None, head),
         };
         self.outside.write_all(&first).await.map_err(|_| Verdict::Ended)?;
         Ok(requests)

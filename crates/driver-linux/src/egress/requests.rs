@@ -130,7 +130,12 @@ impl Requests {
             Head::More if input.len() < HEAD_MAX => return Ok(0),
             Head::Http(_) => {}
             // It began as HTTP, so it has to go on as HTTP.
-            Head::More | Head::Nameless | Head::Tls(_) | Head::NoSni | Head::Unreadable => {
+            Head::More
+            | Head::Nameless
+            | Head::Tls(_)
+            | Head::Git(_)
+            | Head::NoSni
+            | Head::Unreadable => {
                 return Err(Verdict::Unreadable);
             }
         }

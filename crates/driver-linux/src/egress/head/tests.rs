@@ -168,6 +168,20 @@ fn other_protocols_name_nobody() {
     }
 }
 
+#[test]
+fn git_names_its_host_and_waits_for_no_end_of_line() {
+    let request = |rest: &str| format!("{:04x}{rest}", rest.len() + 4).into_bytes();
+    let asked = request("git-upload-pack /repo.git\0host=a.com:9418\0\0version=2\0");
+    check(&asked, "a.com", None);
+    check(&asked, "b.com", Some(Verdict::HostDiffers));
+    assert_eq!(Head::read(&asked[..asked.len() - 1]), Head::More);
+    // What a server might read as HTTP is read as HTTP.
+    let both = request("git-upload-pack / HTTP/1.1\r\nHost: b.com\r\n\r\n\0host=a.com\0");
+    check(&both, "a.com", Some(Verdict::HostDiffers));
+    let line = request("git-upload-pack / HTTP/1.1\r\nHost: b.com\r\n\r\n");
+    check(&line, "a.com", Some(Verdict::HostDiffers));
+}
+
 proptest! {
     #[test]
     fn no_head_panics(head in prop::collection::vec(any::<u8>(), 0..300), tls in any::<bool>()) {
