@@ -4,7 +4,7 @@
 mod amp;
 mod apply;
 mod claude;
-mod codex;
+pub(crate) mod codex;
 mod decoded;
 #[cfg(test)]
 mod fuzz;

@@ -16,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::host::Host;
 use crate::install::{Wanted, install};
 use crate::session::{Record, Session};
+use crate::task::{TaskPlace, Tasks};
 
 const SESSION_ID_BYTES_MAX: usize = 256;
 
@@ -29,6 +30,7 @@ pub(crate) struct Daemon {
     host: Arc<Host>,
     adapters: Vec<Arc<dyn Adapter>>,
     programs: Programs,
+    tasks: Tasks,
     sessions: Mutex<Sessions>,
 }
 
@@ -47,6 +49,7 @@ impl Daemon {
     pub(crate) fn open(
         host: Arc<Host>,
         adapters: Vec<Arc<dyn Adapter>>,
+        task: Option<TaskPlace>,
     ) -> std::io::Result<Arc<Self>> {
         let directory = host.data_dir.join("sessions");
         std::fs::create_dir_all(&directory)?;
@@ -71,7 +74,12 @@ impl Daemon {
             sessions.by_id.insert(session.id(), session);
         }
         let programs = Programs::default();
-        Ok(Arc::new(Self { host, adapters, programs, sessions: Mutex::new(sessions) }))
+        let tasks = Tasks::new(Arc::clone(&host), task);
+        Ok(Arc::new(Self { host, adapters, programs, tasks, sessions: Mutex::new(sessions) }))
+    }
+
+    pub(crate) fn tasks(&self) -> &Tasks {
+        &self.tasks
     }
 
     pub(crate) fn host(&self) -> &Arc<Host> {

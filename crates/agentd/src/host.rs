@@ -71,6 +71,9 @@ const PASSED_PREFIXES: &[&str] = &[
     "npm_config_",
 ];
 
+/// Where the layer of a sandbox's agent has what an [`crate::install::Installer`] made.
+pub const LAYER_DIR: &str = "/opt/bastide-agents";
+
 /// One for a daemon, shared.
 #[derive(Debug)]
 pub struct Host {
@@ -98,11 +101,15 @@ impl Host {
         self.data_dir.join("agents").join(agent)
     }
 
-    /// The program of an agent: the installed one, else the first on `PATH`.
+    /// The program of an agent: the installed one, else the sandbox's own, else the first on `PATH`.
     pub fn find_program(&self, name: &str) -> Option<PathBuf> {
         let ours = self.bin_dir().join(name);
         if is_program(&ours) {
             return Some(ours);
+        }
+        let layer = Path::new(LAYER_DIR).join("bin").join(name);
+        if is_program(&layer) {
+            return Some(layer);
         }
         let path = self.environment.get(&OsString::from("PATH"))?;
         std::env::split_paths(path).map(|one| one.join(name)).find(|one| is_program(one))

@@ -7,11 +7,12 @@ mod extract;
 mod problem;
 pub(crate) mod sessions;
 pub(crate) mod stream;
+mod task;
 
 use std::sync::Arc;
 
 use axum::extract::DefaultBodyLimit;
-use axum::routing::{get, post};
+use axum::routing::{get, post, put};
 use axum::{Json, Router, middleware};
 
 pub use self::auth::Token;
@@ -49,6 +50,8 @@ pub(crate) fn router(daemon: Arc<Daemon>, token: Option<Token>, cors: Option<Cor
             "/v1/sessions/{session_id}/questions/{question_id}/reject",
             post(sessions::reject_question),
         )
+        .route("/internal/task", put(task::put).get(task::wait))
+        .route("/internal/task/cancel", post(task::cancel))
         .route_layer(middleware::from_fn_with_state(token.map(Arc::new), auth::require));
     let router = guarded
         .route("/v1/health", get(health))

@@ -19,6 +19,7 @@ pub mod recorder;
 mod sequencer;
 mod serve;
 mod session;
+mod task;
 
 pub use self::adapter::{Adapter, AgentSession};
 pub use self::conversion::{Conversion, Item, Raw};
@@ -28,3 +29,4 @@ pub use self::http::{Cors, Token};
 pub use self::openapi::openapi;
 pub use self::recorder::Recorder;
 pub use self::serve::{Config, serve};
+pub use self::task::TaskPlace;

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use agentd::host::passed_environment;
-use agentd::{Config, Token};
+use agentd::{Config, TaskPlace, Token};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -50,6 +50,7 @@ fn run() -> std::io::Result<()> {
         directory: std::env::current_dir()?,
         environment: passed_environment(std::env::vars_os(), &[]),
         token: Some(Token::new(token)),
+        task: Some(TaskPlace::default()),
         cors: None,
         patience: PATIENCE,
         adopt_orphans: false,

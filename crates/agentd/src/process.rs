@@ -1,4 +1,4 @@
-//! An agent's program: its lines, its standard error, and its end. It runs in a process group of its
+//! An agent's program: its lines or bytes, its standard error, and its end. It runs in a process group of its
 //! own; ending it ends everything that it started, also what left the group, which is found by a
 //! variable in its environment.
 
@@ -10,6 +10,7 @@ mod tree;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::fs::File;
 use std::io;
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
@@ -19,6 +20,7 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::time::timeout;
+use tokio_util::task::TaskTracker;
 
 use self::orphans::Ours;
 use self::stderr::Stderr;
@@ -58,7 +60,15 @@ pub struct AgentProcess {
     /// Of a line that has begun; here, so that a wait for it can be given up.
     partial: Vec<u8>,
     skipping: bool,
-    stderr: Stderr,
+    /// `None` where it goes to a file.
+    stderr: Option<Stderr>,
+}
+
+/// What comes of a program whose lines do not matter.
+#[derive(Debug)]
+pub(crate) enum Printed {
+    Bytes(Vec<u8>),
+    Exited(ExitStatus),
 }
 
 /// What a program printed.
@@ -72,6 +82,15 @@ pub enum Line {
 
 impl AgentProcess {
     pub fn start(host: &Host, launch: &Launch) -> io::Result<Self> {
+        Self::begin(host, launch, Stdio::piped())
+    }
+
+    /// With its standard error in a file.
+    pub(crate) fn start_logged(host: &Host, launch: &Launch, log: File) -> io::Result<Self> {
+        Self::begin(host, launch, Stdio::from(log))
+    }
+
+    fn begin(host: &Host, launch: &Launch, stderr: Stdio) -> io::Result<Self> {
         let mark = uuid::Uuid::new_v4().to_string();
         let mut command = Command::new(&launch.program);
         command
@@ -83,14 +102,14 @@ impl AgentProcess {
             .current_dir(&launch.directory)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
+            .stderr(stderr)
             .process_group(0)
             .kill_on_drop(true);
         let (mut child, ours) = orphans::spawn(&mut command)?;
         let pid = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
         let stdin = child.stdin.take();
         let stdout = child.stdout.take().expect("it is piped");
-        let stderr = child.stderr.take().expect("it is piped");
+        let stderr = child.stderr.take();
         Ok(Self {
             child,
             ours,
@@ -100,7 +119,7 @@ impl AgentProcess {
             stdout: BufReader::with_capacity(64 * 1024, stdout),
             partial: Vec::new(),
             skipping: false,
-            stderr: Stderr::follow(stderr, &host.tasks),
+            stderr: stderr.map(|pipe| Stderr::follow(pipe, &host.tasks)),
         })
     }
 
@@ -138,6 +157,40 @@ impl AgentProcess {
         Some(Line::Text(String::from_utf8_lossy(&bytes).into_owned()))
     }
 
+    /// The next that it printed, or its end, whichever comes first: what it started may go on printing.
+    pub(crate) async fn next_printed(&mut self) -> io::Result<Printed> {
+        tokio::select! {
+            biased;
+            block = self.stdout.fill_buf() => match block? {
+                [] => {}
+                block => {
+                    let block = block.to_vec();
+                    self.stdout.consume(block.len());
+                    return Ok(Printed::Bytes(block));
+                }
+            },
+            status = self.child.wait() => return Ok(Printed::Exited(status?)),
+        }
+        // It printed all that it will.
+        Ok(Printed::Exited(self.child.wait().await?))
+    }
+
+    /// The next block that anybody printed; `None` at the end.
+    pub(crate) async fn next_block(&mut self) -> io::Result<Option<Vec<u8>>> {
+        let block = self.stdout.fill_buf().await?.to_vec();
+        self.stdout.consume(block.len());
+        Ok(Some(block).filter(|block| !block.is_empty()))
+    }
+
+    /// Gives it all that it will read. It may read as slowly as it likes.
+    pub(crate) fn feed(&mut self, input: Vec<u8>, tasks: &TaskTracker) {
+        let Some(mut stdin) = self.stdin.take() else { return };
+        tasks.spawn(async move {
+            // One that does not read ends it.
+            let _ = stdin.write_all(&input).await;
+        });
+    }
+
     /// Writes a line to its standard input.
     pub async fn write_line(&mut self, line: &str) -> io::Result<()> {
         let stdin = self.stdin.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
@@ -157,7 +210,7 @@ impl AgentProcess {
 
     /// The last of what it printed on standard error.
     pub fn stderr(&self) -> String {
-        self.stderr.text()
+        self.stderr.as_ref().map(Stderr::text).unwrap_or_default()
     }
 
     pub fn id(&self) -> Option<u32> {

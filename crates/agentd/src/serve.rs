@@ -17,6 +17,7 @@ use crate::daemon::Daemon;
 use crate::host::Host;
 use crate::http::{Cors, Token, router};
 use crate::process::orphans;
+use crate::task::TaskPlace;
 
 /// How long connections and tasks may take to end after everything else has.
 const CLOSE_MAX: Duration = Duration::from_secs(5);
@@ -29,6 +30,8 @@ pub struct Config {
     /// What agents get: see [`crate::host::passed_environment`].
     pub environment: BTreeMap<OsString, OsString>,
     pub token: Option<Token>,
+    /// Where the one-shot task of a sandbox has its files; elsewhere there is none.
+    pub task: Option<TaskPlace>,
     pub cors: Option<Cors>,
     /// How long running turns may go on after the stop.
     pub patience: Duration,
@@ -61,7 +64,7 @@ pub async fn serve(
             }
         });
     }
-    let daemon = Daemon::open(Arc::clone(&host), agents::all())?;
+    let daemon = Daemon::open(Arc::clone(&host), agents::all(), config.task)?;
     let app = router(Arc::clone(&daemon), config.token, config.cors);
     let closing = CancellationToken::new();
     let server = axum::serve(listener, app)

@@ -1,14 +1,14 @@
-//! The agent's fields of `POST /v1/sandboxes` (000): checked now, run by a later version.
+//! The agent's fields of `POST /v1/sandboxes` (000), checked as far as that takes no deployment.
 //!
 //! A request that is wrong is told so; one that is right and needs what is not built says which
 //! [`Feature`] that is, so that nothing asked for is silently left out.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::str::FromStr;
 
 use model::policy::is_public;
 use model::reserved::check_env;
-use model::{Error, Result, WorkspaceId};
+use model::{AgentKind, AgentSpec, Error, Result, Vendor, WorkspaceId};
 use serde::{Deserialize, Serialize};
 use url::{Host, Url};
 use utoipa::ToSchema;
@@ -17,7 +17,8 @@ use crate::create::{CreateSandbox, Secret, check_word};
 use crate::files::check_path;
 use crate::json;
 
-const TASK_BYTES_MAX: usize = 256 * 1024;
+/// One argument or variable of a program may have 128 KiB.
+const TASK_BYTES_MAX: usize = 120 * 1024;
 const SECRET_BYTES_MAX: usize = 8 * 1024;
 const COMMAND_BYTES_MAX: usize = 512;
 const URL_BYTES_MAX: usize = 2048;
@@ -26,15 +27,23 @@ const AGENTS_MAX: usize = 64;
 /// What a valid request can need that is not built yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Feature {
-    Agent,
+    Persistence,
 }
 
-/// The agents of 000; `claude` and `claude-code` are the same one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Agent {
-    Deictic,
-    Claude,
-    Codex,
+/// An agent that was asked for, with all that it is told.
+#[derive(Debug)]
+pub struct WantedAgent {
+    pub spec: AgentSpec,
+    pub llm_key: Secret,
+    /// Where the vendor's API is instead, and the field that said so. Neither its scheme nor its address
+    /// is checked yet: the deployment may list it.
+    pub base_url: Option<(String, Url)>,
+    pub task: Option<String>,
+    pub session_id: Option<String>,
+    pub agent_cmd: Option<String>,
+    pub env: BTreeMap<String, String>,
+    pub app_json: Option<AppJson>,
+    pub wire_version: u32,
 }
 
 /// Capability sets and their agents, nested. Several agents need `wire_version` 2.
@@ -70,11 +79,16 @@ pub(crate) struct CheckedAgent {
     pub(crate) persistence_url: Option<Url>,
     pub(crate) needs: Option<Feature>,
     pub(crate) workspace: Option<WorkspaceId>,
+    pub(crate) agent: Option<WantedAgent>,
 }
 
-/// Checks every agent field, whether or not `agent` was sent.
-pub(crate) fn check(request: &mut CreateSandbox) -> Result<CheckedAgent> {
-    let agent = request.agent.as_deref().map(Agent::from_str).transpose()?;
+/// Checks every agent field, whether or not `agent` was sent. Takes out of `env`, which is checked, what
+/// the relay is told instead.
+pub(crate) fn check(
+    request: &mut CreateSandbox,
+    env: &mut BTreeMap<String, String>,
+) -> Result<CheckedAgent> {
+    let agent = request.agent.as_deref().map(str::parse::<AgentKind>).transpose()?;
     check_companions(request, agent)?;
     check_model(request.model.as_deref(), agent)?;
     check_texts(request)?;
@@ -93,42 +107,70 @@ pub(crate) fn check(request: &mut CreateSandbox) -> Result<CheckedAgent> {
     if request.persistence_auth_header.is_some() && persistence_url.is_none() {
         return Err(Error::invalid("persistence_url", "required with persistence_auth_header"));
     }
-    let wants_agent = agent.is_some()
-        || app.is_some()
-        || persistence_url.is_some()
-        || request.agent_cmd.is_some()
-        || request.agent_env.is_some();
-    let needs = wants_agent.then_some(Feature::Agent);
-    Ok(CheckedAgent { persistence_url, needs, workspace })
+    let needs = persistence_url.is_some().then_some(Feature::Persistence);
+    let agent = match (agent, request.llm_key.take()) {
+        (Some(kind), Some(llm_key)) => {
+            let spec = spec(request, kind);
+            let base_url = if spec.relay { take_base_url(env, spec.vendor)? } else { None };
+            Some(WantedAgent {
+                spec,
+                llm_key,
+                base_url,
+                task: request.task.take(),
+                session_id: request.session_id.take(),
+                agent_cmd: request.agent_cmd.take(),
+                env: request.agent_env.take().unwrap_or_default(),
+                app_json: app,
+                wire_version,
+            })
+        }
+        (Some(_) | None, _) => None,
+    };
+    Ok(CheckedAgent { persistence_url, needs, workspace, agent })
+}
+
+fn spec(request: &CreateSandbox, kind: AgentKind) -> AgentSpec {
+    AgentSpec {
+        kind,
+        vendor: Vendor::of(kind, request.model.as_deref()),
+        model: request.model.clone(),
+        one_shot: request.task.is_some(),
+        relay: request.model_relay.unwrap_or(true),
+        own_program: request.agent_cmd.is_some(),
+    }
+}
+
+/// A base URL in the caller's environment is where the relay goes; the environment names the relay.
+fn take_base_url(
+    env: &mut BTreeMap<String, String>,
+    vendor: Vendor,
+) -> Result<Option<(String, Url)>> {
+    let name = vendor.base_url_variable();
+    let Some(text) = env.remove(name) else { return Ok(None) };
+    let field = format!("env.{name}");
+    let url = parse_url(&field, &text)?;
+    if !matches!(url.scheme(), "http" | "https") {
+        return Err(Error::invalid(field, format!("must be https: {text:?}")));
+    }
+    if url.query().is_some() || url.fragment().is_some() {
+        return Err(Error::invalid(
+            field,
+            format!("must not have a query or a fragment: {text:?}"),
+        ));
+    }
+    Ok(Some((field, url)))
 }
 
 impl Feature {
     /// The refusal of a valid request.
     pub fn not_available(self) -> Error {
         match self {
-            Self::Agent => Error::NotImplemented {
-                code: "agent_not_available",
-                detail: "the request is valid, but this version runs no agents yet: \
-                         leave out the agent's fields to get a plain sandbox"
+            Self::Persistence => Error::NotImplemented {
+                code: "persistence_not_available",
+                detail: "the request is valid, but this version keeps no conversations elsewhere: \
+                         leave out persistence_url"
                     .into(),
             },
-        }
-    }
-}
-
-impl FromStr for Agent {
-    type Err = Error;
-
-    /// 000: an unknown agent is *not implemented*, not a bad request.
-    fn from_str(text: &str) -> Result<Self> {
-        match text {
-            "deictic" => Ok(Self::Deictic),
-            "claude" | "claude-code" => Ok(Self::Claude),
-            "codex" => Ok(Self::Codex),
-            other => Err(Error::NotImplemented {
-                code: "agent_not_available",
-                detail: format!("agent: unknown agent {other:?}; try deictic, claude or codex"),
-            }),
         }
     }
 }
@@ -140,7 +182,7 @@ impl AppJson {
 }
 
 /// `llm_key` comes with `agent` and only with it; so do the fields that mean nothing alone.
-fn check_companions(request: &CreateSandbox, agent: Option<Agent>) -> Result<()> {
+fn check_companions(request: &CreateSandbox, agent: Option<AgentKind>) -> Result<()> {
     if agent.is_some() {
         return match &request.llm_key {
             None => Err(Error::invalid("llm_key", "required when agent is set")),
@@ -155,6 +197,11 @@ fn check_companions(request: &CreateSandbox, agent: Option<Agent>) -> Result<()>
         ("task", request.task.is_some()),
         ("model", request.model.is_some()),
         ("session_id", request.session_id.is_some()),
+        ("agent_cmd", request.agent_cmd.is_some()),
+        ("agent_env", request.agent_env.is_some()),
+        ("app_json", request.app_json.is_some()),
+        ("model_relay", request.model_relay.is_some()),
+        ("persistence_url", request.persistence_url.is_some()),
     ];
     match alone.iter().find(|(_, sent)| *sent) {
         Some((field, _)) => Err(Error::invalid(*field, "only together with agent")),
@@ -162,17 +209,17 @@ fn check_companions(request: &CreateSandbox, agent: Option<Agent>) -> Result<()>
     }
 }
 
-fn check_model(model: Option<&str>, agent: Option<Agent>) -> Result<()> {
+fn check_model(model: Option<&str>, agent: Option<AgentKind>) -> Result<()> {
     let Some(agent) = agent else { return Ok(()) };
     let prefixes: &[&str] = match agent {
-        Agent::Deictic => &[""],
-        Agent::Claude => &["claude"],
-        Agent::Codex => &["gpt", "o"],
+        AgentKind::Deictic => &[""],
+        AgentKind::Claude => &["claude"],
+        AgentKind::Codex => &["gpt", "o"],
     };
     let Some(model) = model else {
         return match agent {
-            Agent::Deictic => Err(Error::invalid("model", "required for the agent deictic")),
-            Agent::Claude | Agent::Codex => Ok(()),
+            AgentKind::Deictic => Err(Error::invalid("model", "required for the agent deictic")),
+            AgentKind::Claude | AgentKind::Codex => Ok(()),
         };
     };
     let good = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'.' | b'_' | b'-' | b'/' | b':');
@@ -228,7 +275,7 @@ fn check_agent_cmd(command: &str) -> Result<()> {
 }
 
 /// Credentials that travel in a header one day: no line breaks.
-fn check_secret(field: &str, Secret(text): &Secret) -> Result<()> {
+pub(crate) fn check_secret(field: &str, Secret(text): &Secret) -> Result<()> {
     if text.is_empty() || text.len() > SECRET_BYTES_MAX {
         return Err(Error::invalid(field, format!("must be 1 to {SECRET_BYTES_MAX} bytes")));
     }
@@ -306,16 +353,9 @@ fn check_label(field: &str, text: &str) -> Result<()> {
 /// checked by whoever can resolve it, and again by whoever dials.
 pub(crate) fn check_url(field: &str, text: &str) -> Result<Url> {
     let wrong = |detail: &str| Error::invalid(field, format!("{detail}: {text:?}"));
-    if text.len() > URL_BYTES_MAX {
-        return Err(Error::invalid(field, format!("at most {URL_BYTES_MAX} bytes")));
-    }
-    let url = Url::parse(text).map_err(|error| wrong(&format!("not a URL ({error})")))?;
+    let url = parse_url(field, text)?;
     if url.scheme() != "https" {
         return Err(wrong("must be https"));
-    }
-    if !url.username().is_empty() || url.password().is_some() {
-        let detail = "must not contain credentials; they have a field of their own";
-        return Err(Error::invalid(field, detail));
     }
     let private = match url.host() {
         None => return Err(wrong("has no host")),
@@ -328,6 +368,19 @@ pub(crate) fn check_url(field: &str, text: &str) -> Result<Url> {
     };
     if private {
         return Err(wrong("must be at a public address"));
+    }
+    Ok(url)
+}
+
+fn parse_url(field: &str, text: &str) -> Result<Url> {
+    if text.len() > URL_BYTES_MAX {
+        return Err(Error::invalid(field, format!("at most {URL_BYTES_MAX} bytes")));
+    }
+    let not_one = |error| Error::invalid(field, format!("not a URL ({error}): {text:?}"));
+    let url = Url::parse(text).map_err(not_one)?;
+    if !url.username().is_empty() || url.password().is_some() {
+        let detail = "must not contain credentials; they have a field of their own";
+        return Err(Error::invalid(field, detail));
     }
     Ok(url)
 }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use url::Url;
 use utoipa::ToSchema;
 
-use crate::agent::{self, AppJson, Feature};
+use crate::agent::{self, AppJson, Feature, WantedAgent};
 use crate::sandbox::Tier;
 
 /// A year: longer clocks are mistakes.
@@ -86,6 +86,10 @@ pub struct CreateSandbox {
     pub session_id: Option<String>,
     /// Replaces the agent's program: absolute, under `/home/user/` or `/workspace/`.
     pub agent_cmd: Option<String>,
+    /// `false`: the agent gets its key and reaches its model itself, as far as the policy lets it. With the
+    /// relay, which is the default, the key never enters the sandbox.
+    #[schema(default = true)]
+    pub model_relay: Option<bool>,
     /// Environment of the agent alone. Reserved names are refused.
     pub agent_env: Option<BTreeMap<String, String>>,
     /// 1 takes a single agent only.
@@ -114,7 +118,9 @@ pub struct Checked {
     pub sandbox: NewSandbox,
     /// HTTPS and not literally private; its host name is still to be resolved and checked.
     pub persistence_url: Option<Url>,
-    /// What the request needs beyond a plain sandbox.
+    /// To be sealed and put into `sandbox`.
+    pub agent: Option<WantedAgent>,
+    /// What the request needs that is not built.
     pub needs: Option<Feature>,
 }
 
@@ -140,8 +146,8 @@ impl CreateSandbox {
         }
         let asked_clocks = self.clocks()?;
         self.check_machine()?;
-        let env = self.take_env()?;
-        let agent = agent::check(&mut self)?;
+        let mut env = self.take_env()?;
+        let agent = agent::check(&mut self, &mut env)?;
         let sandbox = NewSandbox {
             source,
             name,
@@ -155,9 +161,15 @@ impl CreateSandbox {
             cpu_fraction: self.cpu_fraction,
             memory_mib: self.memory_mib,
             workspace: agent.workspace,
+            agent: None,
         };
         sandbox.check_metadata()?;
-        Ok(Checked { sandbox, persistence_url: agent.persistence_url, needs: agent.needs })
+        Ok(Checked {
+            sandbox,
+            persistence_url: agent.persistence_url,
+            agent: agent.agent,
+            needs: agent.needs,
+        })
     }
 
     fn source(&mut self) -> Result<Source, Error> {

@@ -76,6 +76,9 @@ pub enum Code {
     NotImplemented,
     /// Valid, but sandboxes with an agent come in a later version.
     AgentNotAvailable,
+    /// The agent's program is not a layer here yet; the detail has the command that builds it.
+    AgentNotBuilt,
+    PersistenceNotAvailable,
     /// This server has no storage for workspaces.
     WorkspaceNotAvailable,
     /// `image` is an OCI reference, and pulling one comes in a later version.
@@ -101,6 +104,8 @@ impl Code {
     pub fn of_missing(code: &str) -> Self {
         match code {
             "agent_not_available" => Self::AgentNotAvailable,
+            "agent_not_built" => Self::AgentNotBuilt,
+            "persistence_not_available" => Self::PersistenceNotAvailable,
             "workspace_not_available" => Self::WorkspaceNotAvailable,
             "image_pull_not_available" => Self::ImagePullNotAvailable,
             "egress_log_not_available" => Self::EgressLogNotAvailable,

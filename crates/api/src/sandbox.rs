@@ -5,6 +5,9 @@ use model::{Change, EndReason, Error, Phase, SandboxSpec, Shape, reaper};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::agent::check_secret;
+use crate::create::Secret;
+
 /// A sandbox. `id` and `vm_id` are the same; either, or `name`, goes into a path.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[schema(example = json!({
@@ -128,6 +131,16 @@ pub struct PatchSandbox {
     pub name: Option<String>,
     /// Takes effect at once: connections that it does not allow are cut.
     pub policy: Option<String>,
+    /// Another key for the agent's model, from its next call on.
+    #[schema(value_type = Option<String>, write_only)]
+    pub llm_key: Option<Secret>,
+}
+
+/// A [`PatchSandbox`] that was checked.
+#[derive(Debug)]
+pub struct CheckedPatch {
+    pub change: Change,
+    pub llm_key: Option<Secret>,
 }
 
 /// What a [`Sandbox`] is made of.
@@ -139,6 +152,8 @@ pub struct SandboxFacts<'a> {
     pub started_at: Option<Timestamp>,
     pub last_activity_at: Timestamp,
     pub end_reason: Option<EndReason>,
+    /// Of a sandbox with a one-shot task: the exit code, once there is one.
+    pub agent_exit_code: Option<Option<i32>>,
     pub host_port: u16,
     pub endpoint: &'a str,
 }
@@ -149,6 +164,8 @@ impl From<SandboxFacts<'_>> for Sandbox {
         let id = spec.id.to_string();
         let mut metadata = spec.metadata.clone();
         metadata.insert("user_id".into(), spec.owner.as_str().into());
+        // 000: only while it runs.
+        let agent = facts.agent_exit_code.filter(|_| facts.phase == Phase::Running);
         Self {
             vm_id: id.clone(),
             id,
@@ -175,10 +192,19 @@ impl From<SandboxFacts<'_>> for Sandbox {
             policy: spec.policy.to_string(),
             metadata,
             end_reason: facts.end_reason,
-            agent_status: None,
-            agent_exit_code: None,
+            agent_status: agent.map(agent_status),
+            agent_exit_code: agent.flatten(),
         }
     }
+}
+
+fn agent_status(exit_code: Option<i32>) -> String {
+    let status = match exit_code {
+        None => "running",
+        Some(0) => "completed",
+        Some(_) => "failed",
+    };
+    status.to_owned()
 }
 
 impl State {
@@ -219,13 +245,17 @@ impl From<model::Tier> for Tier {
 }
 
 impl PatchSandbox {
-    pub fn check(self) -> Result<Change, Error> {
-        if self.name.is_none() && self.policy.is_none() {
-            return Err(Error::invalid("name", "nothing to change: send name, policy or both"));
+    pub fn check(self) -> Result<CheckedPatch, Error> {
+        if self.name.is_none() && self.policy.is_none() && self.llm_key.is_none() {
+            return Err(Error::invalid("name", "nothing to change: send name, policy or llm_key"));
         }
-        Ok(Change {
+        if let Some(key) = &self.llm_key {
+            check_secret("llm_key", key)?;
+        }
+        let change = Change {
             name: self.name.as_deref().map(str::parse).transpose()?,
             policy: self.policy.as_deref().map(str::parse).transpose()?,
-        })
+        };
+        Ok(CheckedPatch { change, llm_key: self.llm_key })
     }
 }

@@ -11,6 +11,7 @@ mod forward;
 mod logs;
 mod shell;
 mod show;
+mod task;
 mod tree;
 mod url;
 
@@ -94,7 +95,7 @@ pub(crate) async fn execute(
     json: bool,
 ) -> Result<ExitCode, Failure> {
     match command {
-        Command::Create(args) => create::create(client, args, json).await?,
+        Command::Create(args) => return create::create(client, args, json).await,
         Command::List => show::list(client, json).await?,
         Command::Get { id } => show::get(client, &id, json).await?,
         Command::Exec(args) => return exec::exec(client, args, json).await,

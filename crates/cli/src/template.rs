@@ -1,5 +1,6 @@
 //! `bastide template`: what sandboxes are made from, in the data directory of this machine.
 
+mod agent;
 mod images;
 mod progress;
 mod show;
@@ -43,6 +44,7 @@ pub(crate) enum Command {
 #[command(after_help = "\
 Examples:
   bastide template build standard
+  bastide template build agent-claude        # the program of an agent, under any template
   bastide template build mine --file mine.toml
   bastide template build app --dockerfile ./Dockerfile --context .")]
 pub(crate) struct Build {
@@ -79,6 +81,9 @@ pub(crate) fn execute(data: &DataDir, command: Command, json: bool) -> Result<Ex
     let store = TemplateStore::open(&data_dir)?;
     match command {
         Command::Build(mut args) => {
+            if args.name.is_of_agent() {
+                return block_on(agent::build(&store, &args.name, args.force, json));
+            }
             if args.file.is_none() && args.dockerfile.is_none() {
                 args.file = data.definition_of(&args.name)?;
             }

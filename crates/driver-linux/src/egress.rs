@@ -13,6 +13,9 @@
 //!           -- UDP, IPv6, raw --> nowhere       |
 //! ```
 //!
+//! One address is the model relay's: a connection to it is handed to whoever serves that, and reaches
+//! nothing by itself.
+//!
 //! [`open_in_current_netns`] makes the sockets, once per launch, in the sandbox's namespace. Their
 //! keeper holds them. [`Egress::serve`] serves them in the server, and again in the next one:
 //! connections and queries that come in between wait in the kernel.
@@ -38,14 +41,15 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use driver::RelayConnection;
 use model::{Policy, SandboxId};
 use tokio::net::{TcpListener, UdpSocket};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
-pub use dial::Resolver;
 pub(crate) use dial::is_own;
+pub use dial::{LookupError, Resolver};
 pub(crate) use log::read as read_log;
 pub use model::{Access, Verdict};
 pub use sockets::{NAMESERVER, OpenError, Sockets, Steering, open_in_current_netns};
@@ -67,6 +71,8 @@ pub struct EgressConfig {
     pub log_entries_max: usize,
     /// Where each sandbox has a directory of its own, by its bare id, which holds the rest of them.
     pub log_dir: Option<PathBuf>,
+    /// Who serves connections to the model relay; without anybody they are reset.
+    pub relays: Option<mpsc::Sender<RelayConnection>>,
 }
 
 impl Default for EgressConfig {
@@ -78,6 +84,7 @@ impl Default for EgressConfig {
             idle_max: Duration::from_secs(2 * 3600),
             log_entries_max: 256,
             log_dir: None,
+            relays: None,
         }
     }
 }
@@ -126,6 +133,7 @@ impl Egress {
         let cancel = self.cancel.child_token();
         let log_dir = self.shared.config.log_dir.as_ref().map(|dir| dir.join(sandbox.bare()));
         let inner = Arc::new(Inner {
+            sandbox,
             shared: Arc::clone(&self.shared),
             names: Mutex::new(names),
             policy: watch::Sender::new(Arc::new(policy)),
@@ -203,6 +211,7 @@ impl LogReader {
 /// What the tasks of one sandbox share.
 #[derive(Debug)]
 struct Inner {
+    sandbox: SandboxId,
     shared: Arc<Shared>,
     names: Mutex<Names>,
     policy: watch::Sender<Arc<Policy>>,

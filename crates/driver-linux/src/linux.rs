@@ -20,7 +20,7 @@ use anyhow::Context;
 use async_trait::async_trait;
 use driver::{
     AccessPage, Capabilities, Collected, Driver, Ended, Exit, ImageWanted, Launch, Maintenance,
-    Observed, Template, Update, Usage, UsedElsewhere,
+    Observed, RelayConnection, Template, Update, Usage, UsedElsewhere,
 };
 use guest_proto::Guest;
 use model::{
@@ -32,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::cgroup::Hierarchy;
-use crate::egress::Egress;
+use crate::egress::{Egress, EgressConfig};
 use crate::guest_binary;
 use crate::incarnation;
 use crate::keeper::client::KeeperClient;
@@ -78,6 +78,8 @@ use warm::Warm;
 
 /// Ends of compute that the engine has not read yet.
 const EXITS_MAX: usize = 4096;
+/// Connections to the model relay that nobody has taken yet; more wait.
+const RELAYS_MAX: usize = 64;
 
 /// Sandboxes on this machine. Cheap to clone.
 #[derive(Clone)]
@@ -111,6 +113,7 @@ struct Inner {
     suspects: Mutex<Suspects>,
     exits: mpsc::Sender<Exit>,
     exits_receiver: Mutex<Option<mpsc::Receiver<Exit>>>,
+    relays: Mutex<Option<mpsc::Receiver<RelayConnection>>>,
     tasks: TaskTracker,
     cancel: CancellationToken,
     /// The warm pool ends first: to end its members takes the tasks that watch them.
@@ -181,6 +184,8 @@ impl Inner {
         let slots = Slots::open(&config.runtime_dir, layout.root(), &instance)?;
         keeper.ensure()?;
         let (exits, receiver) = mpsc::channel(EXITS_MAX);
+        let (relays, relays_receiver) = mpsc::channel(RELAYS_MAX);
+        let egress = EgressConfig { relays: Some(relays), ..layout.logged(config.egress) };
         let tasks = TaskTracker::new();
         let cancel = CancellationToken::new();
         order::warn_of_unbounded_io(config.disk, &hierarchy);
@@ -188,7 +193,7 @@ impl Inner {
             sealer,
             images: config.images,
             pulls: Mutex::new(Pulls::default()),
-            egress: Egress::new(layout.logged(config.egress), tasks.clone(), cancel.clone()),
+            egress: Egress::new(egress, tasks.clone(), cancel.clone()),
             boot_id: crate::run_record::boot_id()?,
             layout,
             keeper,
@@ -207,6 +212,7 @@ impl Inner {
             suspects: Mutex::new(Suspects::default()),
             exits,
             exits_receiver: Mutex::new(Some(receiver)),
+            relays: Mutex::new(Some(relays_receiver)),
             tasks,
             cancel,
             warm_tasks: TaskTracker::new(),
@@ -343,15 +349,21 @@ impl Driver for LinuxDriver {
         self.inner.exits_receiver.lock().expect("no holder of this lock panics").take()
     }
 
+    fn take_relays(&self) -> Option<mpsc::Receiver<RelayConnection>> {
+        self.inner.relays.lock().expect("no holder of this lock panics").take()
+    }
+
     async fn templates(&self) -> Result<Vec<Template>> {
         let templates = self.inner.templates.clone();
         let listed = tokio::task::spawn_blocking(move || templates.list());
         let built = listed.await.context("list templates")??;
-        Ok(built.into_iter().map(|built| built.template).collect())
+        let all = built.into_iter().map(|built| built.template);
+        Ok(all.filter(|template| !template.name.is_of_agent()).collect())
     }
 
     async fn template(&self, name: &TemplateName) -> Result<Option<Template>> {
-        Ok(self.inner.templates.get(name)?.map(|built| built.template))
+        let built = self.inner.templates.get(name)?.filter(|_| !name.is_of_agent());
+        Ok(built.map(|built| built.template))
     }
 
     async fn remove_template(&self, name: &TemplateName) -> Result<bool> {

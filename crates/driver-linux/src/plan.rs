@@ -48,6 +48,9 @@ pub(crate) struct RootPlan {
     pub(crate) upper: PathBuf,
     /// Skip flushing: what is thrown away need not reach the disk.
     pub(crate) volatile: bool,
+    /// Whose `/app/config` is, in memory; without one there is none.
+    #[serde(default)]
+    pub(crate) config_uid: Option<u32>,
     /// A host directory of empty directories to build on; the host sees nothing mounted there.
     pub(crate) mount_point: PathBuf,
 }

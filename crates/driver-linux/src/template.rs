@@ -9,6 +9,7 @@
 //! Files in layers belong to the canonical range (uids 0 to 65535 as they are); mapping them into a
 //! sandbox's own range is the launcher's work. What runs while one is made runs in a sandbox.
 
+mod agent;
 mod base;
 mod builder;
 mod context;
@@ -38,6 +39,7 @@ use model::{Error, Result, TemplateName};
 
 use crate::privilege::Privilege;
 
+pub use self::agent::publish_agent;
 pub use self::builder::{BuildOptions, Event, Tell, build};
 pub use self::definition::{Definition, definition, definitions};
 pub use self::dockerfile::dockerfile;
@@ -299,13 +301,6 @@ impl TemplateStore {
         fs::rename(&link, dir.join(CURRENT))?;
         Ok(sync_dir(&dir)?)
     }
-}
-
-/// A layer that is in the stack already is moved: what it says is said last, and the kernel takes no
-/// directory twice.
-fn put_on_top(layers: &mut Vec<String>, layer: String) {
-    layers.retain(|other| *other != layer);
-    layers.push(layer);
 }
 
 /// Copies a hostile tree by descriptors: see [`copy`].

@@ -10,6 +10,7 @@ mod faults;
 mod guest;
 mod holds;
 mod host;
+mod relay;
 mod tree;
 
 use std::collections::BTreeSet;
@@ -19,28 +20,31 @@ use std::time::Duration;
 use async_trait::async_trait;
 use guest_proto::Guest;
 use model::{EndReason, Error, Limits, Phase, Policy, Result, SandboxId, TemplateName};
+use tokio::io::DuplexStream;
 use tokio::sync::mpsc;
 
 use crate::{
-    Capabilities, Collected, Driver, Exit, Launch, Maintenance, Observed, Template, Update, Usage,
-    UsedElsewhere,
+    Capabilities, Collected, Driver, Exit, Launch, Maintenance, Observed, RelayConnection,
+    Template, Update, Usage, UsedElsewhere,
 };
 
 pub use faults::Step;
 use host::Host;
+use relay::Relays;
 
 /// See the module's description.
 #[derive(Clone)]
 pub struct FakeDriver {
     host: Arc<Host>,
     removed: Arc<Mutex<BTreeSet<TemplateName>>>,
+    relays: Arc<Relays>,
 }
 
 impl FakeDriver {
     /// An empty host that knows the templates `standard` and `host`.
     #[expect(clippy::new_without_default, reason = "it makes a directory")]
     pub fn new() -> Self {
-        Self { host: Arc::new(Host::new()), removed: Arc::default() }
+        Self { host: Arc::new(Host::new()), removed: Arc::default(), relays: Arc::default() }
     }
 
     /// The next `times` calls that come to this step fail there.
@@ -83,6 +87,11 @@ impl FakeDriver {
     /// The agent daemon of every sandbox is whatever listens at this port of this host.
     pub fn set_agents(&self, port: u16) {
         self.host.set_agents(port);
+    }
+
+    /// A program of this sandbox connects to the model relay.
+    pub async fn connect_to_relay(&self, id: SandboxId) -> DuplexStream {
+        self.relays.connect(id).await
     }
 
     /// Makes what `create` makes and dies half way, as a killed server would leave it.
@@ -193,6 +202,10 @@ impl Driver for FakeDriver {
 
     fn take_exits(&self) -> Option<mpsc::Receiver<Exit>> {
         self.host.take_exits()
+    }
+
+    fn take_relays(&self) -> Option<mpsc::Receiver<RelayConnection>> {
+        self.relays.take()
     }
 
     async fn templates(&self) -> Result<Vec<Template>> {

@@ -27,6 +27,7 @@ use model::{
     Access, EndReason, Error, Limits, OwnerId, Phase, Policy, Result, SandboxId, SandboxSpec,
     TemplateName, Tier,
 };
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
 
 pub use unreachable::Unreachable;
@@ -211,6 +212,12 @@ pub trait Driver: Send + Sync + 'static {
     /// Unasked ends of compute, at least once each. One receiver: the second call gets none.
     fn take_exits(&self) -> Option<mpsc::Receiver<Exit>>;
 
+    /// Connections that programs make to the model relay ([`model::agent::RELAY`]), of every sandbox with
+    /// an agent that uses it. One receiver: the second call gets none. `None`: there is no way to it.
+    fn take_relays(&self) -> Option<mpsc::Receiver<RelayConnection>> {
+        None
+    }
+
     async fn templates(&self) -> Result<Vec<Template>>;
 
     async fn template(&self, name: &TemplateName) -> Result<Option<Template>> {
@@ -235,6 +242,19 @@ pub trait Driver: Send + Sync + 'static {
 
     /// Collects what nothing owns any more; called on start and every sweep.
     async fn collect(&self) -> Result<Collected>;
+}
+
+/// Both ways of a connection from inside.
+pub trait RelayStream: AsyncRead + AsyncWrite + Unpin + Send + Sync {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin + Send + Sync> RelayStream for T {}
+
+/// A program inside wants its model. Whose sandbox it is does not come from the program.
+pub struct RelayConnection {
+    pub sandbox: SandboxId,
+    pub stream: Box<dyn RelayStream>,
+    /// Dropped with the stream, not before.
+    pub hold: Box<dyn Send + Sync>,
 }
 
 /// A part of an access log.

@@ -1,9 +1,10 @@
 //! The agent daemon in a sandbox: the way to it, and in which sandboxes one was found at a start.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use driver::RelayConnection;
 use guest_proto::GuestError;
-use model::{Error, OwnerId, Result, SandboxId, SandboxRef};
+use model::{Error, Result, SandboxId, SandboxRef, SandboxSpec};
 use tokio::sync::mpsc;
 
 use crate::core::Core;
@@ -14,11 +15,18 @@ use crate::{Caller, Engine, Tunnel};
 /// Whoever takes them asks each of them something; the rest waits.
 const FOUND_MAX: usize = 64;
 
-/// A sandbox with an agent daemon that a predecessor may have set to work.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A sandbox with an agent that a predecessor may have set to work, or that has a task.
+#[derive(Debug, Clone, PartialEq)]
 pub struct FoundAgents {
-    pub owner: OwnerId,
-    pub sandbox: SandboxId,
+    pub spec: Arc<SandboxSpec>,
+    pub daemon_runs: bool,
+}
+
+/// How the agent of a one-shot task is, as the sandbox says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AgentStatus {
+    Running,
+    Ended { exit_code: i32 },
 }
 
 /// Those that nobody took yet.
@@ -35,16 +43,41 @@ impl Default for Found {
 }
 
 /// Waits until somebody takes it, or the engine ends.
-pub(crate) async fn found(core: &Core, cell: &Cell) {
-    let found = FoundAgents { owner: cell.owner.clone(), sandbox: cell.id };
+pub(crate) async fn found(core: &Core, cell: &Cell, daemon_runs: bool) {
+    let spec = Arc::clone(&cell.state.borrow().spec);
+    if !daemon_runs && !has_task(&spec) {
+        return;
+    }
+    let found = FoundAgents { spec, daemon_runs };
     // Nobody wants to know: then there are no turns to watch.
     let _ = core.closing.run_until_cancelled(core.agents.sender.send(found)).await;
 }
 
+/// How the agent of a one-shot task is; one of which nothing is known yet is on its way.
+pub(crate) fn status(spec: &SandboxSpec, told: Option<AgentStatus>) -> Option<AgentStatus> {
+    has_task(spec).then(|| told.unwrap_or(AgentStatus::Running))
+}
+
+fn has_task(spec: &SandboxSpec) -> bool {
+    spec.agent.as_ref().is_some_and(|agent| agent.one_shot)
+}
+
 impl Engine {
+    /// What is shown of the agent of a one-shot task from now on.
+    pub fn tell_agent(&self, sandbox: SandboxId, status: AgentStatus) {
+        if let Some(cell) = self.core.registry.get(sandbox) {
+            *cell.agent.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
+        }
+    }
+
     /// Sandboxes that were adopted with a running agent daemon. For one taker; `None` for the next.
     pub fn take_found_agents(&self) -> Option<mpsc::Receiver<FoundAgents>> {
         self.core.agents.receiver.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Connections of programs inside to the model relay, one receiver a pool that has them. For one taker.
+    pub fn take_relays(&self) -> Vec<mpsc::Receiver<RelayConnection>> {
+        self.core.pools.iter().filter_map(|pool| pool.driver.take_relays()).collect()
     }
 
     /// A connection to the agent daemon inside, which is started on first use, and its token.

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use store::{Remembered, Request};
 use tokio::sync::{oneshot, watch};
 
+use crate::agents;
 use crate::machine::{self, First, LaunchOrder};
 use crate::registry::State;
 use crate::resolve::{Resolved, resolve};
@@ -143,7 +144,7 @@ impl Engine {
         self.core.pay().await;
         let mut resolved = resolve(&self.core, caller, wanted).await?;
         for _ in 0..NAMES_TRIED {
-            match self.try_launch(caller, &resolved, &mut request).await {
+            match self.try_launch(caller, (wanted, &resolved), &mut request).await {
                 Err(Error::Conflict { code: Conflict::NameTaken, .. }) if wanted.name.is_none() => {
                     resolved.spec.name = model::Name::generate();
                     resolved.spec.id = model::SandboxId::generate();
@@ -158,13 +159,17 @@ impl Engine {
     async fn try_launch(
         &self,
         caller: &Caller,
-        resolved: &Resolved,
+        (wanted, resolved): (&NewSandbox, &Resolved),
         request: &mut Option<RequestClaim>,
     ) -> Result<Sandbox> {
         let mut spec = resolved.spec.clone();
         // A sandbox that waits has its id already.
         let driver = &resolved.pool.driver;
-        let waits = driver.take_warm(&spec.template, spec.tier);
+        let waits = match &spec.agent {
+            None => driver.take_warm(&spec.template, spec.tier),
+            // What waits was made without what an agent needs.
+            Some(_) => None,
+        };
         if let Some(id) = waits {
             spec.id = id;
         }
@@ -177,8 +182,13 @@ impl Engine {
         }
         reserved?;
         let (reply, answer) = oneshot::channel();
-        let order =
-            LaunchOrder { spec, policy: resolved.policy.clone(), request: request.take(), reply };
+        let order = LaunchOrder {
+            spec,
+            policy: resolved.policy.clone(),
+            agent: wanted.agent.as_ref().map(|agent| agent.sealed.clone()),
+            request: request.take(),
+            reply,
+        };
         machine.spawn(First::Launch(Box::new(order)));
         let answered = answer.await.context("wait for the launch")?;
         answered.map_err(|(failure, unused)| {
@@ -237,6 +247,7 @@ fn recall(text: &str) -> Result<Sandbox> {
     let answer: Answer = serde_json::from_str(text).context("read a remembered answer")?;
     Ok(Sandbox {
         deadline: model::reaper::deadline(answer.spec.clocks, answer.spec.created_at),
+        agent: agents::status(&answer.spec, None),
         spec: answer.spec,
         phase: Phase::Running,
         generation: 0,

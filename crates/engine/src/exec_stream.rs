@@ -214,9 +214,7 @@ pub(crate) fn recall(core: &Arc<Core>, cell: &Arc<Cell>) {
             Ok(commands) => {
                 let ids = commands.detached.iter().filter_map(|id| id.parse().ok());
                 ids.for_each(|exec: ExecId| remember(&cell, &exec));
-                if commands.agents {
-                    agents::found(&core, &cell).await;
-                }
+                agents::found(&core, &cell, commands.agents).await;
             }
             // An older guest cannot say.
             Err(GuestError::NotFound) => {}

@@ -32,9 +32,10 @@ mod view;
 mod workspace;
 
 pub use activity::{Attachment, Notice};
-pub use agents::FoundAgents;
+pub use agents::{AgentStatus, FoundAgents};
 pub use clock::Clock;
 pub use config::{Ceiling, EngineConfig, Pool};
+pub use driver::RelayConnection;
 pub use engine::Engine;
 pub use events::{EventStream, Told};
 pub use exec::{Command, ExecOutcome};

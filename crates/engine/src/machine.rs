@@ -69,6 +69,8 @@ pub(crate) enum First {
 pub(crate) struct LaunchOrder {
     pub(crate) spec: SandboxSpec,
     pub(crate) policy: Policy,
+    /// What its agent is to do, sealed.
+    pub(crate) agent: Option<Vec<u8>>,
     pub(crate) request: Option<RequestClaim>,
     /// With a claim that was not used, so that the caller may try again.
     pub(crate) reply: LaunchReply,

@@ -16,6 +16,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::activity::Activity;
+use crate::agents::{self, AgentStatus};
 use crate::core::TOMBSTONE_FOR;
 use crate::machine::Ask;
 use crate::pool::PoolState;
@@ -52,6 +53,8 @@ pub(crate) struct Cell {
     pub(crate) maintenance: Mutex<Option<CancellationToken>>,
     /// Saves its workspace, if it has one.
     pub(crate) keeper: Mutex<Option<mpsc::Sender<SaveAsk>>>,
+    /// What is known of the agent of a one-shot task.
+    pub(crate) agent: Mutex<Option<AgentStatus>>,
     disk_gb: u32,
     /// Counts against the quota and takes room in the pool. Changed under the registry's lock.
     counted: AtomicBool,
@@ -96,6 +99,7 @@ impl Cell {
             detached: Mutex::default(),
             maintenance: Mutex::default(),
             keeper: Mutex::default(),
+            agent: Mutex::default(),
             disk_gb: spec.limits.disk_gb,
             counted: AtomicBool::new(false),
         }
@@ -117,6 +121,10 @@ impl Cell {
             end_reason: state.end_reason,
             rootfs: state.rootfs.to_string(),
             pool: self.pool.name.clone(),
+            agent: agents::status(
+                &state.spec,
+                *self.agent.lock().unwrap_or_else(PoisonError::into_inner),
+            ),
         }
     }
 

@@ -60,12 +60,13 @@ pub(crate) async fn resolve(core: &Core, caller: &Caller, wanted: &NewSandbox) -
         env: env(caller, wanted),
         metadata: wanted.metadata.clone(),
         workspace: wanted.workspace.clone(),
+        agent: wanted.agent.as_ref().map(|agent| agent.spec.clone()),
         created_at: core.now(),
     };
     Ok(Resolved { rootfs: rootfs(&spec.template, Some(&template)), spec, policy, pool })
 }
 
-/// What the caller set, and what says which workspace it has.
+/// What the caller set, and what says which workspace and which model it has.
 fn env(caller: &Caller, wanted: &NewSandbox) -> BTreeMap<String, String> {
     let mut env = wanted.env.clone();
     if let Some(workspace) = &wanted.workspace {
@@ -76,6 +77,9 @@ fn env(caller: &Caller, wanted: &NewSandbox) -> BTreeMap<String, String> {
             set("WORKSPACE_CAPSET_ID", workspace.capset_id()),
             set("WORKSPACE_MODE", "mounted"),
         ]);
+    }
+    if let Some(agent) = &wanted.agent {
+        env.extend(agent.spec.environment());
     }
     env
 }

@@ -3,6 +3,8 @@
 use jiff::Timestamp;
 use model::{EndReason, OwnerId, Phase, Plan, QuotaRow, SandboxId, SandboxSpec};
 
+use crate::AgentStatus;
+
 /// Who calls. Sandboxes of others do not exist for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Caller {
@@ -38,6 +40,8 @@ pub struct Sandbox {
     pub rootfs: String,
     /// The pool that runs it.
     pub pool: String,
+    /// Only with a one-shot task.
+    pub agent: Option<AgentStatus>,
 }
 
 /// The answer of create.

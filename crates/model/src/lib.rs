@@ -2,6 +2,7 @@
 //! decision when it ends. Pure: no I/O, no tokio, no SQL, no HTTP.
 
 pub mod access;
+pub mod agent;
 pub mod catalogue;
 pub mod email;
 pub mod error;
@@ -21,6 +22,7 @@ pub mod tenancy;
 pub mod workspace;
 
 pub use access::{Access, Outcome, Verdict};
+pub use agent::{AgentKind, AgentSpec, NewAgent, Vendor};
 pub use email::Email;
 pub use error::{Conflict, Error, Result};
 pub use event::{EndReason, Event, EventKind};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{Clocks, Error, Name, PolicyName, Shape, Tier, WorkspaceId};
+use crate::{Clocks, Error, Name, NewAgent, PolicyName, Shape, Tier, WorkspaceId};
 
 pub use ipnet::IpNet as Cidr;
 
@@ -22,6 +22,7 @@ pub struct NewSandbox {
     pub cpu_fraction: Option<f64>,
     pub memory_mib: Option<u32>,
     pub workspace: Option<WorkspaceId>,
+    pub agent: Option<NewAgent>,
 }
 
 /// Exactly one of the two documents' fields (DESIGN 2.2).

@@ -11,7 +11,7 @@ use std::str::FromStr;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, Name, OwnerId, PolicyName, SandboxId, WorkspaceId};
+use crate::{AgentSpec, Error, Name, OwnerId, PolicyName, SandboxId, WorkspaceId};
 
 /// Everything a driver needs to make a sandbox, and to make it again after a stop.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -39,6 +39,8 @@ pub struct SandboxSpec {
     /// 000's stored workspace, if it has one.
     #[serde(default)]
     pub workspace: Option<WorkspaceId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<AgentSpec>,
     pub created_at: Timestamp,
 }
 
@@ -108,6 +110,18 @@ impl TemplateName {
 
     /// What the names of such images begin with; the rest is of their digest.
     pub const OF_IMAGE: &str = "image-";
+
+    /// The program of an agent as a layer; no sandbox is made from it alone.
+    pub fn of_agent(agent: &str) -> Self {
+        Self(format!("{}{agent}", Self::OF_AGENT))
+    }
+
+    pub fn is_of_agent(&self) -> bool {
+        self.0.starts_with(Self::OF_AGENT)
+    }
+
+    /// What the names of such layers begin with; the rest is the agent's. No definition has such a name.
+    pub const OF_AGENT: &str = "agent-";
 }
 
 impl FromStr for TemplateName {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use api::SandboxFacts;
 use blobs::Blobs;
-use engine::Engine;
+use engine::{AgentStatus, Engine};
 use store::{Epoch, Store};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -18,8 +18,10 @@ use crate::config::{Limits, MetricsAccess};
 use crate::forward::Leader;
 use crate::metrics::Metrics;
 use crate::money::Cashier;
+use crate::oneshot::Watched;
 use crate::preview::{Domain, Signer};
 use crate::rate::Rate;
+use crate::relay::Upstream;
 use crate::turns::Turns;
 
 /// Shared by all requests; clones are one pointer.
@@ -29,6 +31,8 @@ pub(crate) struct Shared {
     pub(crate) engine: Engine,
     pub(crate) store: Store,
     pub(crate) vault: Vault,
+    /// Which model endpoints may be called.
+    pub(crate) upstream: Arc<Upstream>,
     pub(crate) blobs: Blobs,
     pub(crate) billing: Cashier,
     /// How long links to files of workspaces work.
@@ -53,6 +57,8 @@ pub(crate) struct Shared {
     pub(crate) tasks: TaskTracker,
     /// Sandboxes with an agent in a turn.
     pub(crate) turns: Turns,
+    /// Sandboxes with a one-shot task.
+    pub(crate) oneshots: Watched,
     pub(crate) standing: Standing,
 }
 
@@ -114,6 +120,11 @@ impl Shared {
             started_at: sandbox.started_at,
             last_activity_at: sandbox.last_activity_at,
             end_reason: sandbox.end_reason,
+            agent_exit_code: match sandbox.agent {
+                None => None,
+                Some(AgentStatus::Running) => Some(None),
+                Some(AgentStatus::Ended { exit_code }) => Some(Some(exit_code)),
+            },
             host_port: self.address.port,
             endpoint: &self.address.url,
         }

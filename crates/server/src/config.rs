@@ -11,7 +11,9 @@ mod engine;
 mod flags;
 mod layers;
 mod listen;
+mod llm;
 mod secrets;
+pub mod setting;
 pub mod settings;
 mod workspaces;
 
@@ -30,6 +32,7 @@ pub(crate) use billing::StripeSettings;
 pub use flags::Flags;
 pub use layers::{Environment, Places, load};
 pub use listen::Listen;
+pub use llm::{Llm, Origins};
 pub use secrets::{SecretPlace, Secrets};
 pub use workspaces::Workspaces;
 
@@ -67,6 +70,7 @@ pub struct Config {
     pub signing_key_file: Option<PathBuf>,
     pub trusted_proxies: Vec<IpNet>,
     pub test_mode: bool,
+    pub llm: Llm,
     pub secrets: Secrets,
     pub workspaces: Workspaces,
     pub billing: Billing,
@@ -255,6 +259,7 @@ impl Default for Config {
             signing_key_file: None,
             trusted_proxies: Vec::new(),
             test_mode: false,
+            llm: Llm::default(),
             secrets: Secrets::default(),
             workspaces: Workspaces::default(),
             billing: Billing::default(),

@@ -45,9 +45,11 @@ pub(crate) use crate::listen::local::leader_socket;
 pub(crate) use crate::listen::socket::MayStall;
 use crate::metrics::Metrics;
 use crate::money::Cashier;
+use crate::oneshot::Watched;
 use crate::preview::{Domain, Signer};
 use crate::rate::Rate;
 use crate::refusal::Refusal;
+use crate::relay::{Relay, Upstream};
 use crate::roster::Entered;
 use crate::signing_key::SigningKey;
 use crate::tls::Acceptor;
@@ -113,6 +115,7 @@ pub struct Server {
     config: Config,
     store: Store,
     vault: Vault,
+    upstream: Arc<Upstream>,
     blobs: Blobs,
     billing: Cashier,
     address: PublicAddress,
@@ -177,6 +180,7 @@ impl Server {
             data_dir: config.data_dir.clone(),
             config: config.clone(),
             vault: config.vault(&store)?,
+            upstream: Arc::new(Upstream::of(config)?),
             blobs: config.blobs()?,
             billing: Cashier::new(config, &address)?,
             store,
@@ -207,6 +211,7 @@ impl Server {
     /// From now on this server does everything itself. With an epoch, it does so for others too.
     pub fn lead(&mut self, engine: Engine, epoch: Option<Epoch>) -> Result<()> {
         let found = engine.take_found_agents();
+        self.serve_relay(&engine);
         let app = self.play(engine, Standing::Leads(epoch))?;
         if let Some(found) = found {
             turns::find_again(&app, found);
@@ -234,6 +239,16 @@ impl Server {
         self.accept(true)
     }
 
+    /// For the sandboxes of every pool that has a way to it.
+    fn serve_relay(&self, engine: &Engine) {
+        let (upstream, tasks) = (Arc::clone(&self.upstream), self.tasks.clone());
+        let relay = Relay::new(upstream, self.vault.clone(), self.store.clone(), tasks);
+        let relay = Arc::new(relay);
+        for connections in engine.take_relays() {
+            relay.serve(connections, &self.draining);
+        }
+    }
+
     fn play(&mut self, engine: Engine, standing: Standing) -> Result<App> {
         if let Some(roster) = &mut self.roster {
             let (role, epoch) = standing.told();
@@ -245,6 +260,7 @@ impl Server {
             engine: engine.clone(),
             store: self.store.clone(),
             vault: self.vault.clone(),
+            upstream: Arc::clone(&self.upstream),
             blobs: self.blobs.clone(),
             billing: self.billing.clone(),
             link_seconds: self.config.workspaces.link_seconds,
@@ -259,6 +275,7 @@ impl Server {
             draining: self.draining.clone(),
             tasks: self.tasks.clone(),
             turns: Turns::default(),
+            oneshots: Watched::default(),
             standing,
         });
         self.engines.push(engine);

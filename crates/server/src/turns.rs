@@ -21,6 +21,7 @@ use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
 use crate::app::App;
+use crate::oneshot;
 use crate::routes::agents;
 
 /// Shorter than the shortest idle time of a sandbox.
@@ -119,7 +120,13 @@ pub(crate) fn find_again(app: &App, found: mpsc::Receiver<FoundAgents>) {
     });
 }
 
-async fn watch_if_busy(app: App, FoundAgents { owner, sandbox }: FoundAgents) {
+async fn watch_if_busy(app: App, found: FoundAgents) {
+    let FoundAgents { spec, daemon_runs } = found;
+    oneshot::watch(&app, &spec);
+    if !daemon_runs {
+        return;
+    }
+    let (owner, sandbox) = (spec.owner.clone(), spec.id);
     // The plan does not matter to what uses a sandbox that runs.
     let caller = Caller { owner, plan: Plan::Free, quota: QuotaRow::default() };
     let sandbox = SandboxRef::Id(sandbox);

@@ -7,7 +7,7 @@ use model::{Conflict, Error, Event, EventKind, Name, OwnerId, Result, SandboxId}
 use crate::db::{Db, Value};
 use crate::read::micros;
 use crate::writer::{Batch, Pending};
-use crate::{Metered, Store, Tariff, billing, code, event, lease, meter, rate};
+use crate::{Metered, Store, Tariff, agent, billing, code, event, lease, meter, rate};
 
 /// One change; [`Store::apply`] takes several.
 #[derive(Debug, Clone, PartialEq)]
@@ -26,6 +26,8 @@ pub enum Change {
     Settle {
         answer: Option<String>,
     },
+    /// Keeps what the agent of the sandbox is to do, sealed, until the sandbox is gone.
+    KeepOrder(Vec<u8>),
     /// The create failed: its name is free again, and its idempotency key unless it was settled.
     Unclaim,
     /// The sandbox is gone: its name is free. Its idempotency key goes on answering.
@@ -124,12 +126,17 @@ fn apply(batch: &mut Batch<'_>, of: &Subject, change: Change) -> Result<()> {
             claim_request(db, of, &key, (body_sha256, &answer, times))
         }
         Change::Settle { answer } => settle(db, of, answer.as_deref()),
+        Change::KeepOrder(sealed) => agent::keep(db, &of.id, &of.owner, &sealed),
         Change::Unclaim => {
+            agent::forget(db, &of.id)?;
             execute(db, "DELETE FROM names WHERE sandbox = $1", &[&of.id])?;
             let undone = "DELETE FROM requests WHERE sandbox = $1 AND done = 0";
             execute(db, undone, &[&of.id]).map(drop)
         }
-        Change::Release => execute(db, "DELETE FROM names WHERE sandbox = $1", &[&of.id]).map(drop),
+        Change::Release => {
+            agent::forget(db, &of.id)?;
+            execute(db, "DELETE FROM names WHERE sandbox = $1", &[&of.id]).map(drop)
+        }
         Change::Rename(name) => rename(db, of, &name),
         Change::BeginLeg(leg) => begin_leg(db, of, &leg).map(drop),
         Change::EndLeg(end) => end_leg(batch, of, &end).map(drop),

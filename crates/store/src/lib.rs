@@ -5,6 +5,7 @@
 //! callers wait for one flush. Phases of sandboxes are deliberately not here: they are derived.
 
 mod account;
+mod agent;
 mod audit;
 mod billing;
 mod bundle;
@@ -31,6 +32,7 @@ use tokio::sync::broadcast;
 use crate::db::postgres::Postgres;
 
 pub use account::Account;
+pub use agent::{AgentOrder, Tokens};
 pub use audit::{AUDIT_BEGINS, AuditEntry, AuditRecord};
 pub use billing::{AutoTopup, Balance, MOVE_CENTS_MAX, Movement, Tariff, Topup, Transaction};
 pub use bundle::{BundleRecord, Kept};

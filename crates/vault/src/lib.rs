@@ -2,9 +2,12 @@
 //! their owner. Sealed in the store with the master key, or kept by AWS Secrets Manager; a bundle says
 //! which, so that a deployment can change its mind and old bundles still open.
 //!
+//! Beside them, what agents are to do: see `orders`.
+//!
 //! The only crate that knows AWS's SDK.
 
 mod aws;
+mod orders;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -151,7 +154,7 @@ impl Vault {
                     Ok(0) => due = false,
                     Ok(count) => {
                         due = false;
-                        tracing::info!(count, "sealed bundles anew with the newest master key");
+                        tracing::info!(count, "sealed secrets anew with the newest master key");
                     }
                     Err(failure) => {
                         let error = format!("{:#}", anyhow::Error::from(failure));
@@ -166,7 +169,7 @@ impl Vault {
     /// The same once. How many that were.
     pub async fn reseal(&self) -> Result<usize> {
         self.sealer.reload().context("read the master keys")?;
-        let (mut after, mut resealed) = (None, 0);
+        let (mut after, mut resealed) = (None, self.reseal_orders().await?);
         loop {
             let page = self.store.sealed_bundles(after).await?;
             let Some((last, _)) = page.last() else { return Ok(resealed) };

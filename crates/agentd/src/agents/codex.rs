@@ -6,6 +6,7 @@
 
 pub(super) mod decoder;
 mod items;
+pub(crate) mod model;
 mod requests;
 mod server;
 mod session;

@@ -51,6 +51,7 @@ impl Daemon {
             directory: data_dir.to_owned(),
             environment: environment.into_iter().collect(),
             token: setup.token.map(Token::new),
+            task: None,
             cors: setup.cors,
             patience: Duration::from_millis(100),
             adopt_orphans: false,

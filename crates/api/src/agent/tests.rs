@@ -4,20 +4,20 @@ use model::Error;
 use serde_json::{Value, json};
 
 use super::Feature;
-use crate::create::CreateSandbox;
+use crate::create::{Checked, CreateSandbox};
 
 fn base() -> Value {
     json!({ "template": "standard", "agent": "claude-code", "llm_key": "sk-ant-1" })
 }
 
 #[track_caller]
-fn check(changes: &Value) -> Result<Option<Feature>, Error> {
+fn check(changes: &Value) -> Result<Checked, Error> {
     let mut body = base();
     for (key, value) in changes.as_object().unwrap() {
         body[key] = value.clone();
     }
     let request: CreateSandbox = crate::json::parse(body.to_string().as_bytes())?;
-    request.check().map(|checked| checked.needs)
+    request.check()
 }
 
 #[track_caller]
@@ -29,7 +29,7 @@ fn refused(changes: &Value, field: &str) {
 }
 
 #[test]
-fn a_valid_agent_is_only_too_early() {
+fn a_valid_agent_is_taken() {
     for changes in [
         json!({}),
         json!({ "agent": "claude" }),
@@ -46,12 +46,47 @@ fn a_valid_agent_is_only_too_early() {
         json!({ "wire_version": 1, "app_json": app(1) }),
         json!({ "wire_version": 2, "app_json": app(2) }),
         json!({ "app_json": app(2) }),
+        json!({ "workspace_enabled": true, "app_id": "my-app", "capset_id": "default" }),
+    ] {
+        let checked = check(&changes).unwrap();
+        assert_eq!(checked.needs, None, "{changes}");
+        assert!(checked.agent.is_some(), "{changes}");
+    }
+}
+
+#[test]
+fn persistence_is_only_too_early() {
+    for changes in [
         json!({ "persistence_url": "https://1.1.1.1/persist" }),
         json!({ "persistence_url": "https://chat.example.com:8443/p",
                 "persistence_auth_header": "Bearer sk_1" }),
-        json!({ "workspace_enabled": true, "app_id": "my-app", "capset_id": "default" }),
     ] {
-        assert_eq!(check(&changes).unwrap(), Some(Feature::Agent), "{changes}");
+        assert_eq!(check(&changes).unwrap().needs, Some(Feature::Persistence), "{changes}");
+    }
+}
+
+#[test]
+fn a_base_url_of_the_environment_is_for_the_relay_if_there_is_one() {
+    let changes = json!({ "env_vars": { "ANTHROPIC_BASE_URL": "https://gw.test/v1", "A": "b" } });
+    let checked = check(&changes).unwrap();
+    let (field, url) = checked.agent.unwrap().base_url.unwrap();
+    assert_eq!((field.as_str(), url.as_str()), ("env.ANTHROPIC_BASE_URL", "https://gw.test/v1"));
+    assert_eq!(checked.sandbox.env.keys().collect::<Vec<_>>(), ["A"]);
+
+    let mut without = changes.clone();
+    without["model_relay"] = json!(false);
+    let checked = check(&without).unwrap();
+    assert!(checked.agent.unwrap().base_url.is_none());
+    assert!(checked.sandbox.env.contains_key("ANTHROPIC_BASE_URL"));
+
+    // Another vendor's is the caller's own affair.
+    let mut other = changes;
+    other["agent"] = json!("codex");
+    assert!(check(&other).unwrap().sandbox.env.contains_key("ANTHROPIC_BASE_URL"));
+
+    for bad in ["gw.test", "ftp://gw.test", "https://a:b@gw.test/", "https://gw.test/?a=b"] {
+        let changes = json!({ "env": { "ANTHROPIC_BASE_URL": bad } });
+        refused(&changes, "env.ANTHROPIC_BASE_URL");
     }
 }
 
@@ -83,6 +118,8 @@ fn the_key_comes_with_the_agent_and_only_with_it() {
     refused(&json!({ "agent": null }), "llm_key");
     refused(&json!({ "agent": null, "llm_key": null, "task": "x" }), "task");
     refused(&json!({ "agent": null, "llm_key": null, "model": "gpt-5" }), "model");
+    refused(&json!({ "agent": null, "llm_key": null, "app_json": app(1) }), "app_json");
+    refused(&json!({ "agent": null, "llm_key": null, "model_relay": false }), "model_relay");
 }
 
 #[test]
@@ -154,7 +191,7 @@ fn a_stored_workspace_needs_its_names() {
         "agent": null, "llm_key": null,
         "workspace_enabled": true, "app_id": "a", "capset_id": "b"
     });
-    assert_eq!(check(&plain).unwrap(), None);
+    assert!(check(&plain).unwrap().agent.is_none());
 }
 
 #[test]

@@ -101,6 +101,7 @@ fn config(args: &ServerArgs, token: Option<String>) -> Result<agentd::Config, Fa
         directory,
         environment: passed_environment(std::env::vars_os(), &args.pass_env),
         token: token.map(Token::new),
+        task: None,
         cors: cors.is_wanted().then_some(cors),
         patience: Duration::from_secs(args.drain_seconds),
         adopt_orphans: true,

@@ -1,10 +1,13 @@
 //! `bastide sandbox create`: every field of the API that a person would set.
 
+use std::process::ExitCode;
+
 use clap::Args;
 use http::{Method, header};
 use serde_json::{Map, Value};
 
 use super::show;
+use super::task::{self, AgentArgs};
 use crate::args::pair;
 use crate::client::{Client, full};
 use crate::failure::Failure;
@@ -60,11 +63,18 @@ pub(crate) struct CreateArgs {
     /// The same key gives the same sandbox for 24 hours
     #[arg(long, value_name = "KEY")]
     idempotency_key: Option<String>,
+    #[command(flatten)]
+    agent: AgentArgs,
 }
 
-pub(super) async fn create(client: &Client, args: CreateArgs, json: bool) -> Result<(), Failure> {
+pub(super) async fn create(
+    client: &Client,
+    args: CreateArgs,
+    json: bool,
+) -> Result<ExitCode, Failure> {
     let key = args.idempotency_key.clone();
-    let body = body(args).to_string();
+    let (body, waits) = body(args)?;
+    let body = Value::Object(body).to_string();
     let mut request = client
         .request(Method::POST, "/v1/sandboxes")
         .header(header::CONTENT_TYPE, "application/json");
@@ -79,16 +89,20 @@ pub(super) async fn create(client: &Client, args: CreateArgs, json: bool) -> Res
     waiting.finish_and_clear();
     let answer: Value = serde_json::from_slice(&answer?)
         .map_err(|error| Failure::new(format!("the server's answer is not understood: {error}")))?;
+    if waits {
+        return task::wait(client, &answer, json).await;
+    }
     if json {
-        return out::json(&answer);
+        out::json(&answer)?;
+        return Ok(ExitCode::SUCCESS);
     }
     let sandbox: api::Sandbox = show::parse(answer)?;
     out::line(format!("{}  {}", sandbox.name, sandbox.id));
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }
 
-fn body(args: CreateArgs) -> Value {
-    let mut body = Map::new();
+fn body(args: CreateArgs) -> Result<(Map<String, Value>, bool), Failure> {
+    let (mut body, waits) = args.agent.into_body()?;
     let mut put = |name: &str, value: Option<Value>| {
         if let Some(value) = value {
             body.insert(name.into(), value);
@@ -111,7 +125,7 @@ fn body(args: CreateArgs) -> Value {
     put("auto_delete_hours", args.auto_delete_hours.map(Value::from));
     put("idle_timeout_seconds", args.idle_timeout_seconds.map(Value::from));
     put("max_lifetime_seconds", args.max_lifetime_seconds.map(Value::from));
-    Value::Object(body)
+    Ok((body, waits))
 }
 
 fn object(pairs: Vec<(String, String)>) -> Option<Value> {

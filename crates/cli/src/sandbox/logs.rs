@@ -14,6 +14,9 @@ use crate::out;
 pub(crate) struct LogsArgs {
     #[arg(value_name = "SANDBOX")]
     id: SandboxRef,
+    /// `stderr`, what the agent printed; or `agents`, what the agent daemon logged
+    #[arg(long, default_value = "stderr", value_parser = ["stderr", "agents"])]
+    stream: String,
     /// How many lines from the end
     #[arg(long, short = 'n', conflicts_with = "bytes")]
     lines: Option<u64>,
@@ -28,8 +31,8 @@ pub(super) async fn logs(client: &Client, args: LogsArgs, json: bool) -> Result<
         (None, Some(bytes)) => Some(("bytes", bytes.to_string())),
         (None, None) => None,
     };
-    let query: Vec<(&str, &str)> =
-        amount.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let mut query = vec![("stream", args.stream.as_str())];
+    query.extend(amount.iter().map(|(name, value)| (*name, value.as_str())));
     let path = path_of(&args.id, "logs", &query);
     let answer: Value = client.json(Method::GET, &path, None).await?;
     if json {

@@ -12,6 +12,9 @@ mod help;
 #[path = "../../../xtask/src/demo/instance.rs"]
 mod instance;
 #[cfg(test)]
+#[path = "../../../agentd/tests/it/programs/model.rs"]
+mod model;
+#[cfg(test)]
 mod needs_root;
 #[cfg(test)]
 mod usage;

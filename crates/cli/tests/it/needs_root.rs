@@ -20,6 +20,7 @@ mod replicas_on_postgres;
 mod run;
 mod soak;
 mod standard;
+mod tasks;
 mod town;
 mod workspaces;
 

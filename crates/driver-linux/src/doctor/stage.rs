@@ -156,6 +156,7 @@ impl Stage {
             env: std::collections::BTreeMap::new(),
             metadata: serde_json::Map::new(),
             workspace: None,
+            agent: None,
             created_at: Timestamp::now(),
         };
         let id = spec.id;

@@ -30,6 +30,8 @@ pub struct Resolver {
     hosts: BTreeMap<String, Vec<IpAddr>>,
     system: bool,
     lookups: Arc<Semaphore>,
+    /// For those that the control plane does itself.
+    tenants: Arc<Semaphore>,
 }
 
 impl Resolver {
@@ -41,12 +43,36 @@ impl Resolver {
     /// As this host does, after a look at the operator's own entries. They do not allow anything:
     /// a private address must be listed by a rule of the policy as well.
     pub fn with_hosts(hosts: BTreeMap<String, Vec<IpAddr>>) -> Self {
-        Self { hosts, system: true, lookups: Arc::new(Semaphore::new(LOOKUPS_MAX)) }
+        let room = |count| Arc::new(Semaphore::new(count));
+        Self { hosts, system: true, lookups: room(LOOKUPS_MAX), tenants: room(LOOKUPS_MAX / 2) }
     }
 
     /// These names and no others.
     pub fn fixed(hosts: BTreeMap<String, Vec<IpAddr>>) -> Self {
         Self { system: false, ..Self::with_hosts(hosts) }
+    }
+
+    /// The addresses of a host that the control plane may dial for a tenant: all of them public, and none
+    /// this host's own. With `anywhere`, because the operator said so, whichever there are.
+    pub async fn addresses(&self, host: &str, anywhere: bool) -> Result<Vec<IpAddr>, LookupError> {
+        let literal = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().ok();
+        let found = match literal {
+            Some(address) => vec![address],
+            None => {
+                let name = host.trim_end_matches('.').to_ascii_lowercase();
+                let found = timeout(DIAL_MAX, self.resolve(&name, &self.tenants));
+                found.await.ok().flatten().unwrap_or_default()
+            }
+        };
+        if found.is_empty() {
+            return Err(LookupError::Unresolved);
+        }
+        let found: Vec<IpAddr> = found.into_iter().map(|address| address.to_canonical()).collect();
+        let may = |address: &IpAddr| is_public(*address) && !is_own(*address);
+        if !anywhere && !found.iter().all(may) {
+            return Err(LookupError::NotPublic);
+        }
+        Ok(found)
     }
 
     async fn resolve(&self, name: &str, own: &Arc<Semaphore>) -> Option<Vec<IpAddr>> {
@@ -67,6 +93,15 @@ impl Resolver {
         });
         lookup.await.ok().flatten()
     }
+}
+
+/// Why a host is not dialled for a tenant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum LookupError {
+    #[error("its host name does not resolve")]
+    Unresolved,
+    #[error("its host name must resolve to public addresses only")]
+    NotPublic,
 }
 
 /// What a sandbox wants to reach.

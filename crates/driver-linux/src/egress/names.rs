@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
+use model::agent::RELAY;
 use model::{Policy, Target};
 
 use super::sockets::NAMES_BASE;
@@ -98,7 +99,8 @@ impl Names {
         let mut index = spread(name);
         loop {
             let address = u32::from(NAMES_BASE) + 1 + index;
-            if !self.by_address.contains_key(&address) {
+            // The model relay has one of them for itself.
+            if address != u32::from(*RELAY.ip()) && !self.by_address.contains_key(&address) {
                 return address;
             }
             index = (index + 1) % ADDRESSES;

@@ -14,6 +14,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use driver::RelayConnection;
+use model::agent::RELAY;
 use model::{Policy, Verdict};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -54,9 +56,12 @@ async fn permits(own: &Arc<Semaphore>, all: &Arc<Semaphore>) -> Option<[OwnedSem
 }
 
 async fn connection(inner: Arc<Inner>, stream: TcpStream, permits: [OwnedSemaphorePermit; 2]) {
+    let Ok(SocketAddr::V4(wanted)) = stream.local_addr() else { return };
+    if wanted == RELAY {
+        return hand_over(&inner, stream, permits).await;
+    }
     // Until both ends are done, the end of this value is a reset.
     let _ = stream.set_zero_linger();
-    let Ok(SocketAddr::V4(wanted)) = stream.local_addr() else { return };
     let port = wanted.port();
     let Some(target) = inner.target(wanted) else {
         let record = inner.log.begin(wanted.ip().to_string(), port);
@@ -78,6 +83,22 @@ async fn connection(inner: Arc<Inner>, stream: TcpStream, permits: [OwnedSemapho
     };
     inner.log.end(&record, verdict);
     drop(permits);
+}
+
+/// To the model relay, which says whether this sandbox has one.
+async fn hand_over(inner: &Inner, stream: TcpStream, permits: [OwnedSemaphorePermit; 2]) {
+    let Some(relays) = &inner.shared.config.relays else {
+        let _ = stream.set_zero_linger();
+        return;
+    };
+    let _ = stream.set_nodelay(true);
+    let hold = Box::new(permits);
+    let connection = RelayConnection { sandbox: inner.sandbox, stream: Box::new(stream), hold };
+    tokio::select! {
+        () = inner.closed() => {}
+        // Nobody serves it any more: it ends here.
+        _ = relays.send(connection) => {}
+    }
 }
 
 /// A connection that a program wants.

@@ -109,8 +109,13 @@ fn isolate(
     rustix::system::sethostname(plan.guest.hostname.as_bytes()).context("set hostname")?;
     loopback_up().context("bring up loopback")?;
     let groups = shared.hierarchy.has_groups();
-    let ways =
-        root::Ways { volatile: plan.root.volatile, one_id, groups, nesting: plan.guest.nesting };
+    let ways = root::Ways {
+        volatile: plan.root.volatile,
+        one_id,
+        groups,
+        nesting: plan.guest.nesting,
+        config_uid: plan.root.config_uid,
+    };
     let cgroup = root::enter(&trees, ways)?;
     // Their numbers are wanted for the guest's own; closed later they would take those along.
     drop(trees);

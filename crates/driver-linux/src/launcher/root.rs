@@ -69,6 +69,8 @@ const EMPTIED: [&str; 9] = [
 ];
 /// Where the second /proc is with `nesting`.
 const WHOLE_PROC: &str = "dev/.proc";
+/// What an agent is told, which is never on a disk.
+const CONFIG: &str = "app/config";
 const READ_ONLY: [&str; 3] = ["proc/sys", "proc/irq", "proc/bus"];
 
 /// Opens `path` as a detached tree with the given attributes. Runs as root, outside.
@@ -110,6 +112,8 @@ pub(super) struct Ways {
     pub(super) groups: bool,
     /// Programs may make namespaces of their own.
     pub(super) nesting: bool,
+    /// Whose `/app/config` is, if there is one.
+    pub(super) config_uid: Option<u32>,
 }
 
 /// Mounts everything and makes it this process's root. Runs inside. Gives the directory of the
@@ -135,6 +139,12 @@ pub(super) fn enter(trees: &Trees, ways: Ways) -> anyhow::Result<Option<OwnedFd>
     }
     attach_to(&trees.workspace, "workspace")?;
     kernel_file_systems(trees, ways.one_id)?;
+    if let Some(uid) = ways.config_uid {
+        // Where the kernel knows one id inside, everything is that one's.
+        let uid = if ways.one_id { 0 } else { uid }.to_string();
+        let options = [("mode", "0700"), ("uid", &*uid), ("gid", &*uid), ("size", "2m")];
+        mount_new("tmpfs", &options, guarded(), CONFIG)?;
+    }
     let cgroup = cgroups(ways.groups)?;
     bound_namespaces(ways.nesting)?;
     mask()?;

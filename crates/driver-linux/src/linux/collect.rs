@@ -107,10 +107,7 @@ impl Inner {
         told("sweep the disk pool", self.pool.sweep(&is_used));
         let in_use = |name: &model::TemplateName, digest: &str| {
             let live = self.live();
-            let uses = |entry: &super::Entry| {
-                entry.stored.spec.template == *name && entry.stored.template_digest == digest
-            };
-            live.values().any(uses)
+            live.values().any(|entry| entry.stored.stands_on(name, digest))
         };
         let templates = self.templates.collect(&in_use).map_err(anyhow::Error::from);
         told("collect templates", templates.map(drop));

@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::layout;
-use super::order::{Order, Place, environment, not_built};
+use super::order::{Order, Place, environment, not_built, uses_relay};
 use super::stored::{End, Stored};
 use super::{Entry, Inner, LinuxDriver, bare, existing};
 use crate::cgroup;
@@ -46,7 +46,9 @@ impl LinuxDriver {
         let Launch { spec, policy } = launch;
         self.inner.pool.check_room()?;
         let built = self.inner.templates.get(&spec.template)?.ok_or_else(|| not_built(&spec))?;
+        let agent = self.inner.agent_program(&spec)?;
         let stored = Stored::new(spec, built.template.digest.clone());
+        let stored = stored.with_agent(agent.map(|agent| agent.template.digest));
         self.create_on(stored, built, policy).await
     }
 
@@ -280,14 +282,13 @@ impl LinuxDriver {
     pub(super) async fn apply_policy(&self, id: SandboxId, policy: Policy) -> Result<()> {
         let (incarnation, pid) = {
             let live = self.inner.live();
-            let Some(running) = live.get(&id).and_then(|entry| entry.running.as_ref()) else {
-                return Ok(());
-            };
+            let Some(entry) = live.get(&id) else { return Ok(()) };
+            let Some(running) = &entry.running else { return Ok(()) };
             if let Some(egress) = &running.egress {
                 egress.set_policy(policy);
                 return Ok(());
             }
-            if policy.is_closed() {
+            if policy.is_closed() && !uses_relay(&entry.stored.spec) {
                 return Ok(());
             }
             (running.record.incarnation.clone(), running.record.pid)

@@ -35,6 +35,7 @@ impl Layout {
             "run/etc/proc",
             "run/etc/sys",
             "run/etc/workspace",
+            "run/agent/app/config",
         ] {
             let dir = layout.root.join(dir);
             fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
@@ -159,6 +160,11 @@ impl Layout {
         self.root.join("run/etc")
     }
 
+    /// The lowest layer of sandboxes with an agent: a place for what it is told.
+    pub(crate) fn agent_layer(&self) -> PathBuf {
+        self.root.join("run/agent")
+    }
+
     pub(crate) fn exit_note(&self, incarnation: &str) -> PathBuf {
         self.root.join("run/exits").join(incarnation)
     }
@@ -167,6 +173,9 @@ impl Layout {
         let etc = self.etc_layer();
         for dir in ["", "etc", "dev", "proc", "sys", "workspace"] {
             fs::set_permissions(etc.join(dir), PermissionsExt::from_mode(0o755))?;
+        }
+        for dir in ["", "app", "app/config"] {
+            fs::set_permissions(self.agent_layer().join(dir), PermissionsExt::from_mode(0o755))?;
         }
         let hosts = format!("127.0.0.1 localhost {HOSTNAME}\n::1 localhost\n");
         let resolver = "nameserver 127.0.0.1\noptions timeout:5 attempts:1\n";

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::Context;
-use model::{Error, Limits, Policy, Result, SandboxSpec};
+use model::{AgentSpec, Error, Limits, Policy, Result, SandboxSpec};
 
 use super::layout::{self, HOSTNAME, Layout};
 use super::stored::Stored;
@@ -109,13 +109,46 @@ impl Inner {
         plan.root.upper = self.pool.path(Disk::Upper, bare);
         plan.root.volatile = order.is_volatile();
         plan.workspace = self.pool.path(Disk::Workspace, bare);
+        if let Some(agent) = &order.stored.spec.agent {
+            // Below everything: what the template says wins.
+            plan.root.layers.extend(self.agent_layers(&order.stored, agent)?);
+            plan.root.layers.push(self.layout.agent_layer());
+            plan.root.config_uid = Some(order.built.uid);
+        }
         plan.guest.binary.clone_from(&self.guest_programs.guest);
         plan.guest.agents = Some(self.guest_programs.agents.clone());
-        plan.egress = !order.policy.is_closed();
+        plan.egress = !order.policy.is_closed() || uses_relay(&order.stored.spec);
         plan.record = record;
         plan.io = self.io_limit(bare);
         Ok(plan)
     }
+}
+
+impl Inner {
+    /// The program of the agent that a new sandbox is to have, as it is built now.
+    pub(super) fn agent_program(&self, spec: &SandboxSpec) -> Result<Option<Built>> {
+        let Some(name) = spec.agent.as_ref().and_then(AgentSpec::layer) else { return Ok(None) };
+        let built = self.templates.get(&name)?;
+        let missing = || Error::NotImplemented {
+            code: "agent_not_built",
+            detail: format!("the agent's program is not here\nhint: bastide template build {name}"),
+        };
+        built.ok_or_else(missing).map(Some)
+    }
+
+    /// As it was when the sandbox was made.
+    fn agent_layers(&self, stored: &Stored, agent: &AgentSpec) -> anyhow::Result<Vec<PathBuf>> {
+        let (Some(name), Some(digest)) = (agent.layer(), &stored.agent_digest) else {
+            return Ok(Vec::new());
+        };
+        let built = self.templates.get_digest(&name, digest)?;
+        Ok(built.context("the agent's program is gone")?.layers)
+    }
+}
+
+/// Whether it needs a way to the model relay, whatever its policy says of others.
+pub(super) fn uses_relay(spec: &SandboxSpec) -> bool {
+    spec.agent.as_ref().is_some_and(|agent| agent.relay)
 }
 
 /// Tells the operator of limits that this host cannot set.
@@ -174,6 +207,7 @@ pub(crate) fn plan_of(
             binds,
             upper: PathBuf::new(),
             volatile: true,
+            config_uid: None,
             mount_point: layout.mount_point(),
         },
         workspace: PathBuf::new(),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use anyhow::Context;
 use driver::Ended;
-use model::{EndReason, SandboxSpec};
+use model::{AgentSpec, EndReason, SandboxSpec, TemplateName};
 use seal::Sealer;
 use serde::{Deserialize, Serialize};
 
@@ -15,6 +15,9 @@ pub(super) struct Stored {
     pub(super) spec: SandboxSpec,
     /// The exact build of the template that its upper stands on.
     pub(super) template_digest: String,
+    /// The exact build of its agent's program, which lies under that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) agent_digest: Option<String>,
     /// The spec's own `env` is empty on the disk.
     #[serde(default)]
     sealed_env: Option<String>,
@@ -74,7 +77,18 @@ impl From<Last> for Ended {
 
 impl Stored {
     pub(super) fn new(spec: SandboxSpec, template_digest: String) -> Self {
-        Self { spec, template_digest, sealed_env: None }
+        Self { spec, template_digest, agent_digest: None, sealed_env: None }
+    }
+
+    pub(super) fn with_agent(self, digest: Option<String>) -> Self {
+        Self { agent_digest: digest, ..self }
+    }
+
+    /// Whether it stands on this build.
+    pub(super) fn stands_on(&self, name: &TemplateName, digest: &str) -> bool {
+        let agent = self.spec.agent.as_ref().and_then(AgentSpec::layer);
+        (self.spec.template == *name && self.template_digest == digest)
+            || (agent.as_ref() == Some(name) && self.agent_digest.as_deref() == Some(digest))
     }
 
     /// The form for the disk.

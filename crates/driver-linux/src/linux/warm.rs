@@ -392,6 +392,7 @@ fn placeholder(id: SandboxId, template: &TemplateName, limits: Limits) -> Sandbo
         env: BTreeMap::new(),
         metadata: serde_json::Map::new(),
         workspace: None,
+        agent: None,
         created_at: Timestamp::now(),
     }
 }

@@ -169,7 +169,7 @@ impl Build<'_> {
         for step in &recipe.steps {
             let sudo = recipe.outcome.sudo.unwrap_or(made.sudo);
             let layer = self.step(&made, step, sudo).await?;
-            super::put_on_top(&mut made.layers, layer);
+            super::layers::put_on_top(&mut made.layers, layer);
         }
         let Outcome { user, sudo, nesting, env, limits, workdir, start } = recipe.outcome.clone();
         made.user = user.unwrap_or(made.user);

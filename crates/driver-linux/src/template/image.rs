@@ -16,9 +16,10 @@ use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
 use super::builder::{Event, Tell};
+use super::layers::put_on_top;
 use super::meta::Meta;
 use super::recipe::LIMITS;
-use super::{Built, TemplateStore, passwd, put_on_top, wait_for_lock};
+use super::{Built, TemplateStore, passwd, wait_for_lock};
 use crate::egress::is_own;
 
 /// How registries are reached, and how much of an image is taken.

@@ -196,6 +196,13 @@ impl Layers {
     }
 }
 
+/// A layer that is in the stack already is moved: what it says is said last, and the kernel takes no
+/// directory twice.
+pub(super) fn put_on_top(layers: &mut Vec<String>, layer: String) {
+    layers.retain(|other| *other != layer);
+    layers.push(layer);
+}
+
 pub(super) fn is_id(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|c| c.is_ascii_hexdigit())
 }

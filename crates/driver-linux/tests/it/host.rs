@@ -182,6 +182,7 @@ pub(crate) fn spec(template: &str) -> SandboxSpec {
         env: [("GREETING".to_owned(), "hello".to_owned())].into(),
         metadata: serde_json::Map::new(),
         workspace: None,
+        agent: None,
         created_at: Timestamp::now(),
     }
 }

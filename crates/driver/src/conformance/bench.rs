@@ -58,6 +58,7 @@ impl Bench {
             env: BTreeMap::from([("CONFORMANCE".to_owned(), "seen inside".to_owned())]),
             metadata: serde_json::Map::new(),
             workspace: None,
+            agent: None,
             created_at: Timestamp::now(),
         };
         self.made.lock().unwrap_or_else(PoisonError::into_inner).push(spec.id);

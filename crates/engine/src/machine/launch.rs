@@ -14,14 +14,15 @@ use crate::resolve;
 impl Machine {
     /// Launches while the claims become durable, so that both cost what the slower one costs.
     pub(super) async fn launch(&mut self, order: LaunchOrder) {
-        let LaunchOrder { spec, policy, request, reply } = order;
+        let LaunchOrder { spec, policy, agent, request, reply } = order;
         let name = Change::ClaimName(spec.name.clone());
         let created = self.core.tell_once(&self.cell, EventKind::Created, None, None);
         let (requested, request) = match self.request_claim(request) {
             Ok(claim) => claim,
             Err(failure) => return self.fail_launch(reply, (failure, None), Made::Nothing).await,
         };
-        let changes = [Some(name), requested, Some(created)].into_iter().flatten().collect();
+        let agent = agent.map(Change::KeepOrder);
+        let changes = [Some(name), requested, agent, Some(created)].into_iter().flatten().collect();
         let claimed = self.core.apply(&self.cell, changes);
         let work = self.cell.pool.driver.create(Launch { spec, policy });
         let launched = self.core.bounded(work);

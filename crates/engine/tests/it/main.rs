@@ -201,6 +201,7 @@ fn template() -> NewSandbox {
         cpu_fraction: None,
         memory_mib: None,
         workspace: None,
+        agent: None,
     }
 }
 

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use clap::error::Error;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, value_parser};
 
-use crate::config::settings::{Kind, SETTINGS, Setting};
+use crate::config::setting::{Kind, Setting};
+use crate::config::settings::SETTINGS;
 
 /// Flatten this into a command of clap's.
 #[derive(Debug, Clone, Default)]

@@ -7,7 +7,8 @@ use anyhow::{Context, bail};
 use model::SecretText;
 use toml::{Table, Value};
 
-use crate::config::settings::{Kind, SETTINGS, Setting};
+use crate::config::setting::{Kind, Setting};
+use crate::config::settings::SETTINGS;
 use crate::config::{Config, Flags};
 
 /// Variables of the command line's client half, which a server ignores.

@@ -8,6 +8,7 @@ use axum::extract::State;
 use crate::app::App;
 use crate::auth::Who;
 use crate::body::OptionalJson;
+use crate::oneshot;
 use crate::refusal::Refusal;
 use crate::target::{NoQuery, Target};
 
@@ -31,7 +32,9 @@ pub(crate) async fn start(
     Target(sandbox): Target,
     _none: NoQuery,
 ) -> Result<Answer<Sandbox>, Refusal> {
-    Ok(Answer(app.shown(&app.engine.start_sandbox(&caller, &sandbox).await?)))
+    let started = app.engine.start_sandbox(&caller, &sandbox).await?;
+    oneshot::watch(&app, &started.spec);
+    Ok(Answer(app.shown(&started)))
 }
 
 /// Stop a sandbox
@@ -93,13 +96,15 @@ pub(crate) async fn resume(
     Target(sandbox): Target,
     _none: NoQuery,
 ) -> Result<Answer<Sandbox>, Refusal> {
-    Ok(Answer(app.shown(&app.engine.resume(&caller, &sandbox).await?)))
+    let resumed = app.engine.resume(&caller, &sandbox).await?;
+    oneshot::watch(&app, &resumed.spec);
+    Ok(Answer(app.shown(&resumed)))
 }
 
 /// Ask an agent to wrap up
 ///
-/// A cooperative signal to every attached client; it does not end the sandbox (delete does). The
-/// body may be left out.
+/// A cooperative signal to every attached client, and to the agent of a one-shot task, which may write its
+/// result before it ends; it does not end the sandbox (delete does). The body may be left out.
 #[utoipa::path(
     post, path = "/v1/sandboxes/{id}/cancel", tag = "Lifecycle", operation_id = "cancel_sandbox",
     params(("id" = String, Path, description = "Its id or its name")),
@@ -126,6 +131,8 @@ pub(crate) async fn cancel(
         CancelReason::Timeout => engine::CancelReason::Timeout,
     };
     let told = app.engine.cancel(&caller, &sandbox, reason).await?;
+    let spec = app.engine.get(&caller, &sandbox).await?.spec;
+    oneshot::cancel(&app, &caller, &spec, reason.as_str()).await;
     Ok(Answer(CancelResponse {
         vm_id: told.id.to_string(),
         cancelled: told.cancelled,

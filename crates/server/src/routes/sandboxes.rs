@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use api::sandbox::PartialSandboxes;
+use api::sandbox::{CheckedPatch, PartialSandboxes};
 use api::{CreateSandbox, PatchSandbox, Sandbox, SandboxList};
 use axum::Json as Answer;
 use axum::extract::State;
@@ -11,8 +11,8 @@ use axum::http::header::LOCATION;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use engine::Idempotency;
-use model::Error;
 use model::policy::is_public;
+use model::{Change, Error};
 use sha2::{Digest, Sha256};
 use tokio::net::lookup_host;
 use tokio::time::timeout;
@@ -22,6 +22,8 @@ use crate::app::App;
 use crate::auth::Who;
 use crate::body::Json;
 use crate::limits::IDEMPOTENCY_KEY_BYTES_MAX;
+use crate::oneshot;
+use crate::order::Order;
 use crate::refusal::Refusal;
 use crate::target::{NoQuery, Target};
 
@@ -64,7 +66,15 @@ pub(crate) async fn create(
     if let Some(feature) = checked.needs {
         return Err(feature.not_available().into());
     }
-    let created = app.engine.create(&caller, checked.sandbox, idempotency).await?;
+    let mut sandbox = checked.sandbox;
+    if let Some(agent) = checked.agent {
+        if let Some((field, url)) = &agent.base_url {
+            app.upstream.check(field, url).await?;
+        }
+        sandbox.agent = Some(Order::seal(&app.vault, &caller.owner, agent)?);
+    }
+    let created = app.engine.create(&caller, sandbox, idempotency).await?;
+    oneshot::watch(&app, &created.sandbox.spec);
     let location = format!("/v1/sandboxes/{}", created.sandbox.spec.id);
     let shown = Answer(app.shown(&created.sandbox));
     let mut response = (StatusCode::CREATED, [(LOCATION, location)], shown).into_response();
@@ -119,15 +129,16 @@ pub(crate) async fn get(
     Ok(Answer(app.shown(&app.engine.get(&caller, &sandbox).await?)))
 }
 
-/// Rename a sandbox, or change its policy
+/// Rename a sandbox, or change its policy or its agent's key
 ///
-/// A new policy takes effect at once: connections that it does not allow are cut.
+/// A new policy takes effect at once: connections that it does not allow are cut. A new key is used from
+/// the agent's next call to its model on; nothing is restarted.
 #[utoipa::path(
     patch, path = "/v1/sandboxes/{id}", tag = "Sandboxes", operation_id = "change_sandbox", request_body = PatchSandbox,
     params(("id" = String, Path, description = "Its id or its name")),
     responses(
         (status = 200, description = "Changed", body = Sandbox),
-        (status = 400, description = "A bad name, an unknown policy, or nothing to change"),
+        (status = 400, description = "A bad name, an unknown policy, a key without an agent, or nothing to change"),
         (status = 404, description = "No such sandbox, or another owner's"),
         (status = 409, description = "`name_taken` by another of your sandboxes; `wrong_state`"),
     )
@@ -139,8 +150,18 @@ pub(crate) async fn patch(
     _none: NoQuery,
     body: Json<PatchSandbox>,
 ) -> Result<Answer<Sandbox>, Refusal> {
-    let change = body.value.check()?;
-    Ok(Answer(app.shown(&app.engine.update(&caller, &sandbox, change).await?)))
+    let CheckedPatch { change, llm_key } = body.value.check()?;
+    let mut seen = app.engine.get(&caller, &sandbox).await?;
+    if let Some(key) = llm_key {
+        let has_agent = Order::rotate(&app.vault, seen.spec.id, key).await?;
+        if !has_agent {
+            return Err(Error::invalid("llm_key", "the sandbox has no agent").into());
+        }
+    }
+    if change != Change::default() {
+        seen = app.engine.update(&caller, &sandbox, change).await?;
+    }
+    Ok(Answer(app.shown(&seen)))
 }
 
 /// Destroy a sandbox

@@ -9,6 +9,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use super::model;
 use super::server::{Server, ServerEnd};
 use super::wire::{Link, QUEUE, ToServer};
 use crate::agents::launch::defaults_of;
@@ -45,6 +46,8 @@ async fn start(host: &Arc<Host>, environment: &Environment) -> Result<AgentProce
     let program = host
         .find_program("codex")
         .ok_or_else(|| Error::AgentNotInstalled { agent: "codex".to_owned() })?;
+    model::write_config(host, None)
+        .map_err(|error| Error::stream(format!("cannot write codex's configuration: {error}")))?;
     let mut env = defaults_of(host, &[]);
     env.extend(environment.iter().map(|(name, value)| (name.into(), value.into())));
     let launch = Launch { program, arguments: arguments(), env, directory: host.directory.clone() };

@@ -1,8 +1,12 @@
 //! A model that does as it is told, in the three dialects that the programs speak. What to do is the
 //! last `play:` in what the user said; what it is sent is checked, and every fault is kept.
 
+// By their paths, because the tests of the command line have this file too.
+#[path = "model/anthropic.rs"]
 mod anthropic;
+#[path = "model/chat.rs"]
 mod chat;
+#[path = "model/responses.rs"]
 mod responses;
 
 use std::collections::BTreeSet;

@@ -72,7 +72,7 @@ fn no_secret_lies_in_the_data_directory() {
 }
 
 /// Small files alone: disks of sandboxes are theirs.
-fn look(dir: &Path, secret: &[u8], found: &mut Vec<String>) {
+pub(super) fn look(dir: &Path, secret: &[u8], found: &mut Vec<String>) {
     for entry in fs::read_dir(dir).unwrap().flatten() {
         let Ok(meta) = fs::symlink_metadata(entry.path()) else { continue };
         if meta.is_dir() && entry.file_name() != "pool" && entry.file_name() != "guest" {

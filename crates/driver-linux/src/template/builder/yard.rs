@@ -295,6 +295,7 @@ fn spec() -> SandboxSpec {
         env: BTreeMap::new(),
         metadata: serde_json::Map::new(),
         workspace: None,
+        agent: None,
         created_at: Timestamp::now(),
     }
 }
