@@ -36,7 +36,7 @@ pub(crate) mod devices;
 mod launches;
 pub(crate) mod wire;
 
-use launches::{SPARES_HIGH, SPARES_LOW, Spare};
+use launches::{Launching, SPARES_HIGH, SPARES_LOW, Spare};
 
 /// How long a connected server may take to say what it wants.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
@@ -79,8 +79,8 @@ struct Keeper {
     /// Launchers tell here what they started.
     register: (OwnedFd, OwnedFd),
     guests: HashMap<i32, String>,
-    /// Forked and not yet reaped: their incarnations.
-    launchers: HashMap<i32, String>,
+    /// Forked and not yet reaped.
+    launchers: HashMap<i32, Launching>,
     /// Launchers that sit in their cgroups and wait for a plan.
     spares: Vec<Spare>,
     /// Children that ended before their registration was read.
@@ -214,7 +214,8 @@ impl Keeper {
                 answer(connection, &Reply::Done, &[]);
             }
             Request::Busy => {
-                let incarnations = self.launchers.values().cloned().collect();
+                let all = self.launchers.values();
+                let incarnations = all.map(|one| one.incarnation.clone()).collect();
                 answer(connection, &Reply::Busy { incarnations }, &[]);
             }
             Request::Quit if self.guests.is_empty() => {
@@ -228,7 +229,7 @@ impl Keeper {
             Request::Launch(plan) => self.start_launch(&plan, connection),
             Request::Egress { incarnation, pid } => match self.egress.get(&incarnation) {
                 Some(sockets) => answer_egress(connection, sockets),
-                None => self.in_child(connection, String::new(), |keeper| {
+                None => self.in_child(connection, Launching::nothing(), |keeper| {
                     keeper.open_egress(&incarnation, pid, connection);
                     true
                 }),
@@ -255,10 +256,10 @@ impl Keeper {
         while rustix::io::read(children, &mut drained).is_ok_and(|count| count > 0) {}
         while let Some((pid, status)) = sys::reap_one() {
             self.registrations();
-            if let Some(incarnation) = self.launchers.remove(&pid) {
+            if let Some(launching) = self.launchers.remove(&pid) {
                 // Killed after it had told of its guest, it has done what it was for.
-                if !self.guests.values().any(|guest| *guest == incarnation) {
-                    self.launcher_ended(&incarnation, status);
+                if !self.guests.values().any(|guest| *guest == launching.incarnation) {
+                    self.launcher_ended(&launching, status);
                 }
                 continue;
             }
@@ -272,14 +273,15 @@ impl Keeper {
     }
 
     /// A launcher that failed (or a spare that was never used) leaves cgroups with nothing in them.
-    fn launcher_ended(&mut self, incarnation: &str, status: i32) {
-        if status == 0 || incarnation.is_empty() {
+    fn launcher_ended(&mut self, launching: &Launching, status: i32) {
+        if status == 0 || launching.incarnation.is_empty() {
             return;
         }
-        let leaf = self.shared.hierarchy.leaf(incarnation);
+        let leaf = self.shared.hierarchy.leaf(&launching.incarnation);
         if let Some(unified) = &leaf.unified
             && cgroup::kill(unified).is_ok()
         {
+            launching.forget_record();
             cgroup::remove(unified, &leaf.legacy);
         }
     }

@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 
 use anyhow::Context;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -12,6 +13,7 @@ use crate::cgroup;
 use crate::egress::Sockets;
 use crate::launcher;
 use crate::plan::{LaunchPlan, Reply};
+use crate::run_record;
 use crate::sys::{self, Fork};
 
 /// Fewer than this wait: it is time to make more. A burst beyond them forks its own.
@@ -20,7 +22,15 @@ pub(super) const SPARES_HIGH: usize = 16;
 
 /// A launcher that waits for a plan on the other end of this socket.
 pub(super) struct Spare {
+    pid: i32,
     orders: UnixStream,
+}
+
+/// A child that was forked and is not yet reaped.
+pub(super) struct Launching {
+    pub(super) incarnation: String,
+    /// Where it writes that its guest runs, once it has a plan.
+    record: Option<PathBuf>,
 }
 
 impl Keeper {
@@ -28,12 +38,17 @@ impl Keeper {
     pub(super) fn start_launch(&mut self, plan: &LaunchPlan, connection: &UnixStream) {
         while let Some(spare) = self.spares.pop() {
             if wire::send(&spare.orders, plan, &[connection.as_fd()]).is_ok() {
+                if let Some(launching) = self.launchers.get_mut(&spare.pid) {
+                    launching.record = Some(plan.record.clone());
+                }
                 return;
             }
             // It was killed; the next one may live.
         }
         let Some(incarnation) = new_incarnation() else { return };
-        self.in_child(connection, incarnation.clone(), |keeper| {
+        let record = Some(plan.record.clone());
+        let launching = Launching { incarnation: incarnation.clone(), record };
+        self.in_child(connection, launching, |keeper| {
             let outcome = keeper.enter(&incarnation);
             keeper.launch_and_answer(outcome, plan, &incarnation, connection)
         });
@@ -52,8 +67,9 @@ impl Keeper {
         match sys::fork() {
             Ok(Fork::Parent(pid)) => {
                 let _ = ours.set_write_timeout(Some(REQUEST_TIMEOUT));
-                self.launchers.insert(pid.as_raw_nonzero().get(), incarnation);
-                self.spares.push(Spare { orders: ours });
+                let pid = pid.as_raw_nonzero().get();
+                self.launchers.insert(pid, Launching { incarnation, record: None });
+                self.spares.push(Spare { pid, orders: ours });
                 true
             }
             Ok(Fork::Child) => {
@@ -93,12 +109,12 @@ impl Keeper {
     pub(super) fn in_child(
         &mut self,
         connection: &UnixStream,
-        incarnation: String,
+        launching: Launching,
         work: impl FnOnce(&Self) -> bool,
     ) {
         match sys::fork() {
             Ok(Fork::Parent(pid)) => {
-                self.launchers.insert(pid.as_raw_nonzero().get(), incarnation);
+                self.launchers.insert(pid.as_raw_nonzero().get(), launching);
             }
             Ok(Fork::Child) => {
                 self.become_child();
@@ -157,6 +173,24 @@ impl Keeper {
         let text = format!("{pid} {incarnation}");
         if let Err(error) = wire::send_packet(&self.register.1, text.as_bytes(), &fds) {
             log(&format!("could not register {incarnation}: {error:#}"));
+        }
+    }
+}
+
+impl Launching {
+    /// One that makes no guest.
+    pub(super) fn nothing() -> Self {
+        Self { incarnation: String::new(), record: None }
+    }
+
+    /// Its guest, if it came to one, is dead, and nobody was told that it ran: nor must a server that
+    /// starts now read that.
+    pub(super) fn forget_record(&self) {
+        let Some(path) = &self.record else { return };
+        let Ok(Some(record)) = run_record::read(path) else { return };
+        if record.incarnation == self.incarnation {
+            let _ = std::fs::remove_file(path);
+            let _ = std::fs::remove_file(&record.socket);
         }
     }
 }
