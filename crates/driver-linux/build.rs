@@ -12,7 +12,7 @@ const PROGRAMS: [&str; 2] = ["guestd", "agentd"];
 
 fn main() {
     let crates = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("set by cargo")).join("..");
-    for watched in ["guestd", "guest-proto", "agentd", "events"] {
+    for watched in ["guestd", "guest-proto", "agentd", "deictic", "events"] {
         for part in ["src", "Cargo.toml"] {
             println!("cargo::rerun-if-changed={}", crates.join(watched).join(part).display());
         }

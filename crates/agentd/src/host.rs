@@ -64,6 +64,7 @@ const PASSED_PREFIXES: &[&str] = &[
     "MISTRAL_",
     "XAI_",
     "LLM_",
+    "DEICTIC_",
     "GIT_AUTHOR_",
     "GIT_COMMITTER_",
     "DISABLE_",
@@ -88,6 +89,8 @@ pub struct Host {
     pub stop: CancellationToken,
     /// What the mock agent takes between two things that it says.
     pub mock_delay: Duration,
+    /// Our own agent as a command: a program and its first arguments. Empty: it is not part of this one.
+    pub deictic: Vec<OsString>,
 }
 
 impl Host {

@@ -22,6 +22,7 @@ mod session;
 mod task;
 
 pub use self::adapter::{Adapter, AgentSession};
+pub use self::agents::deictic_main;
 pub use self::conversion::{Conversion, Item, Raw};
 pub use self::error::{Error, Result};
 pub use self::host::Host;

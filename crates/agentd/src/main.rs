@@ -1,6 +1,8 @@
 //! The daemon as sandboxes get it: `agentd --listen ADDRESS [--data-dir DIR] [--log FILE]`, with its
 //! token as the first line of standard input. When it listens it says `ready` on standard output; when it
 //! cannot, why. People use `bastide agents server`.
+//!
+//! `agentd deictic …` is our own agent: the daemon starts it so, and a task can be given to it alone.
 
 mod diary;
 
@@ -16,11 +18,20 @@ use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
+/// This program, wherever its file is: in a sandbox it has no path.
+const THIS: &str = "/proc/self/exe";
+
+const DEICTIC: &str = "deictic";
+
 /// A sandbox that is stopped does not wait for long.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 fn main() -> ExitCode {
-    match run() {
+    let mut arguments = std::env::args().skip(1).peekable();
+    if arguments.next_if(|first| first == DEICTIC).is_some() {
+        return agentd::deictic_main(arguments);
+    }
+    match run(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("the daemon ends: {error}");
@@ -31,10 +42,10 @@ fn main() -> ExitCode {
     }
 }
 
-fn run() -> std::io::Result<()> {
+fn run(arguments: impl Iterator<Item = String>) -> std::io::Result<()> {
     // Nobody reads our memory. In a sandbox this holds already, because the program cannot be read.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
-    let arguments = Arguments::parse(std::env::args().skip(1))?;
+    let arguments = Arguments::parse(arguments)?;
     if let Some(log) = &arguments.log {
         diary::keep(log);
     }
@@ -55,6 +66,7 @@ fn run() -> std::io::Result<()> {
         patience: PATIENCE,
         adopt_orphans: false,
         mock_delay: Duration::from_millis(200),
+        deictic: vec![THIS.into(), DEICTIC.into()],
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {

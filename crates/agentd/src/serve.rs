@@ -39,6 +39,8 @@ pub struct Config {
     pub adopt_orphans: bool,
     /// What the mock agent takes between two things that it says; 200 ms for the contract.
     pub mock_delay: Duration,
+    /// Our own agent as a command: a program and its first arguments.
+    pub deictic: Vec<OsString>,
 }
 
 /// Serves until `stop`, then drains: no new connection, turns end or are stopped, sessions are kept.
@@ -54,6 +56,7 @@ pub async fn serve(
         tasks: TaskTracker::new(),
         stop: CancellationToken::new(),
         mock_delay: config.mock_delay,
+        deictic: config.deictic,
     });
     if config.adopt_orphans {
         orphans::adopt()?;

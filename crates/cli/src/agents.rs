@@ -45,6 +45,13 @@ enum Command {
         #[command(subcommand)]
         command: Box<SessionCommand>,
     },
+    /// Our own coding agent, without a daemon: bastide agents deictic --help
+    #[command(disable_help_flag = true)]
+    Deictic {
+        /// As its own --help lists them
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
+        arguments: Vec<String>,
+    },
     /// Print the document of the daemon's HTTP interface
     Openapi,
     /// The same as `agents` and `sessions`, under the name of later versions
@@ -204,6 +211,9 @@ pub(crate) fn execute(args: AgentsArgs) -> Result<ExitCode, Failure> {
     let AgentsArgs { token, no_token, command } = args;
     let (endpoint, run) = match command {
         Command::Server(server) => return serve::execute(&server, token, no_token),
+        Command::Deictic { arguments } => {
+            return Ok(agentd::deictic_main(arguments.into_iter()));
+        }
         Command::Openapi => {
             crate::out::stdout(agentd::openapi().as_bytes())?;
             return Ok(ExitCode::SUCCESS);

@@ -18,6 +18,7 @@ fn host() -> Host {
         tasks: TaskTracker::new(),
         stop: CancellationToken::new(),
         mock_delay: Duration::ZERO,
+        deictic: Vec::new(),
     }
 }
 

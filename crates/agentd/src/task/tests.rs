@@ -39,6 +39,7 @@ impl Desk {
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
             mock_delay: Duration::ZERO,
+            deictic: Vec::new(),
         });
         let place = TaskPlace { config: dir.path().join("config"), tmp: dir.path().join("tmp") };
         let tasks = Tasks::new(Arc::clone(&host), Some(place));

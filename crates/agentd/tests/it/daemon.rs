@@ -26,6 +26,8 @@ pub(crate) struct Setup {
     pub(crate) token: Option<&'static str>,
     pub(crate) cors: Option<Cors>,
     pub(crate) mock_delay: Duration,
+    /// Variables for agents.
+    pub(crate) environment: Vec<(&'static str, String)>,
 }
 
 #[derive(Debug)]
@@ -45,17 +47,20 @@ impl Daemon {
             ("NPM_CONFIG_REGISTRY", "http://127.0.0.1:1/"),
             ("npm_config_registry", "http://127.0.0.1:1/"),
         ];
+        let environment = environment.map(|(name, value)| (name, value.to_owned()));
+        let environment = environment.into_iter().chain(setup.environment);
         let environment = environment.map(|(name, value)| (name.into(), value.into()));
         let config = Config {
             data_dir: data_dir.to_owned(),
             directory: data_dir.to_owned(),
-            environment: environment.into_iter().collect(),
+            environment: environment.collect(),
             token: setup.token.map(Token::new),
             task: None,
             cors: setup.cors,
             patience: Duration::from_millis(100),
             adopt_orphans: false,
             mock_delay: setup.mock_delay,
+            deictic: vec![env!("CARGO_BIN_EXE_agentd").into(), "deictic".into()],
         };
         let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
         let stopped = stop.clone();

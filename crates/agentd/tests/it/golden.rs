@@ -42,7 +42,7 @@ const INTENDED: &[(&[&str], Difference)] = &[
         ],
         Difference::ProblemInsteadOfText,
     ),
-    // The original understates what its agents can do.
+    // The original understates what its agents can do; after its five comes ours.
     (&["agents-list"], Difference::Other(same_agents)),
     // Agents come from a registry of packages; the text of the failure is another.
     (&["install-claude-offline", "session-create-claude-offline"], Difference::Other(same_failure)),
@@ -113,7 +113,7 @@ fn setup(server: &str) -> Setup {
         _ => None,
     };
     let token = matches!(server, "token" | "cors2").then_some("sekret");
-    Setup { token, cors, mock_delay: Duration::from_millis(1) }
+    Setup { token, cors, mock_delay: Duration::from_millis(1), ..Setup::default() }
 }
 
 async fn replay(daemon: &Daemon, exchange: &Exchange) -> Answer {
@@ -173,9 +173,11 @@ fn is_problem(exchange: &Exchange, answer: &Answer) {
 fn same_agents(exchange: &Exchange, answer: &Answer) {
     let theirs: Value = serde_json::from_str(&exchange.answer).unwrap();
     let ours: Value = serde_json::from_str(&answer.body).unwrap();
-    for (ours, theirs) in
-        ours["agents"].as_array().unwrap().iter().zip(theirs["agents"].as_array().unwrap())
-    {
+    let (ours, theirs) = (ours["agents"].as_array().unwrap(), theirs["agents"].as_array().unwrap());
+    assert_eq!(ours.len(), theirs.len() + 1);
+    let last = ours.last().unwrap();
+    assert_eq!((&last["id"], &last["installed"]), (&json!("deictic"), &json!(true)));
+    for (ours, theirs) in ours.iter().zip(theirs) {
         for field in ["id", "installed", "version", "serverStatus"] {
             assert_eq!(ours.get(field), theirs.get(field), "{field}");
         }

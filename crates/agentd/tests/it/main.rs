@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
 
 mod daemon;
+mod deictic;
 mod golden;
 mod openapi;
 mod programs;

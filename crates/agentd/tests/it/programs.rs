@@ -3,8 +3,8 @@
 
 mod claude;
 mod codex;
-mod desk;
-mod model;
+pub(crate) mod desk;
+pub(crate) mod model;
 mod opencode;
 mod registry;
 

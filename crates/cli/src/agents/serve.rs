@@ -106,6 +106,8 @@ fn config(args: &ServerArgs, token: Option<String>) -> Result<agentd::Config, Fa
         patience: Duration::from_secs(args.drain_seconds),
         adopt_orphans: true,
         mock_delay: Duration::from_millis(args.mock_delay_ms),
+        // This program, whatever became of its file.
+        deictic: ["/proc/self/exe", "agents", "deictic"].map(Into::into).to_vec(),
     })
 }
 

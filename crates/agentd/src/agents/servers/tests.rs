@@ -52,6 +52,7 @@ fn host() -> Arc<Host> {
         tasks: TaskTracker::new(),
         stop: CancellationToken::new(),
         mock_delay: Duration::ZERO,
+        deictic: Vec::new(),
     })
 }
 

@@ -51,7 +51,11 @@ pub(crate) struct Desk {
 
 impl Town {
     pub(crate) async fn new(agent: &str, variables: &[(&str, &str)]) -> Self {
-        let data_dir = programs().await;
+        Self::with(agent, programs().await, variables).await
+    }
+
+    /// With its programs, or anything for agents that need none.
+    pub(crate) async fn with(agent: &str, data_dir: PathBuf, variables: &[(&str, &str)]) -> Self {
         let model = Model::serve().await;
         // Not below /tmp: one of the programs does not want its home there.
         let dir = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
@@ -82,6 +86,7 @@ impl Town {
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
             mock_delay: Duration::ZERO,
+            deictic: vec![env!("CARGO_BIN_EXE_agentd").into(), "deictic".into()],
         });
         let adapter = agentd::agents::all()
             .into_iter()

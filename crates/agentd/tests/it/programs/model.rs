@@ -203,7 +203,11 @@ impl Dialogue {
                 ..Reply::default()
             }),
             "ask" => Self::one_call(self.question()),
-            "plan" => Self::one_call(("ExitPlanMode".to_owned(), json!({"plan": "1. Do it"}))),
+            "plan" => {
+                let ours = self.tools.iter().any(|tool| tool == "exit_plan");
+                let name = if ours { "exit_plan" } else { "ExitPlanMode" };
+                Self::one_call((name.to_owned(), json!({"plan": "1. Do it"})))
+            }
             "slow" => Outcome::Reply(Reply {
                 pieces: (0..SLOW_PIECES).map(|n| format!("slow {n} ")).collect(),
                 pause: SLOW_PAUSE,
@@ -227,11 +231,19 @@ impl Dialogue {
         if has("exec_command") {
             return ("exec_command".to_owned(), json!({"cmd": command}));
         }
+        if has("shell_exec") {
+            return ("shell_exec".to_owned(), json!({"command": command}));
+        }
         let name = if has("Bash") { "Bash" } else { "bash" };
         (name.to_owned(), json!({"command": command, "description": "Runs it"}))
     }
 
     fn question(&self) -> (String, Value) {
+        if self.tools.iter().any(|tool| tool == "ask_user") {
+            let options = ["Red", "Blue"];
+            let arguments = json!({"question": "Which color?", "options": options});
+            return ("ask_user".to_owned(), arguments);
+        }
         let names = ["AskUserQuestion", "request_user_input", "question"];
         let name = names.into_iter().find(|name| self.tools.iter().any(|tool| tool == name));
         let options = json!([

@@ -56,6 +56,7 @@ pub(crate) async fn programs() -> PathBuf {
         tasks: TaskTracker::new(),
         stop: CancellationToken::new(),
         mock_delay: std::time::Duration::ZERO,
+        deictic: Vec::new(),
     });
     for agent in AGENTS {
         let wanted = Wanted { agent, version: None, reinstall: true };
