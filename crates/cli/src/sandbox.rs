@@ -29,7 +29,7 @@ use crate::out;
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Make a sandbox and start it
-    Create(create::CreateArgs),
+    Create(Box<create::CreateArgs>),
     /// List your sandboxes
     #[command(visible_alias = "ls")]
     List,
@@ -95,7 +95,7 @@ pub(crate) async fn execute(
     json: bool,
 ) -> Result<ExitCode, Failure> {
     match command {
-        Command::Create(args) => return create::create(client, args, json).await,
+        Command::Create(args) => return create::create(client, *args, json).await,
         Command::List => show::list(client, json).await?,
         Command::Get { id } => show::get(client, &id, json).await?,
         Command::Exec(args) => return exec::exec(client, args, json).await,

@@ -82,7 +82,7 @@ pub(crate) fn execute(data: &DataDir, command: Command, json: bool) -> Result<Ex
     match command {
         Command::Build(mut args) => {
             if args.name.is_of_agent() {
-                return block_on(agent::build(&store, &args.name, args.force, json));
+                return block_on(agent::build(&store, &args, json));
             }
             if args.file.is_none() && args.dockerfile.is_none() {
                 args.file = data.definition_of(&args.name)?;

@@ -52,7 +52,8 @@ impl AgentArgs {
     /// What it adds to the request, and whether the task is waited for.
     pub(super) fn into_body(self) -> Result<(Map<String, Value>, bool), Failure> {
         let key = self.llm_key_env.map(|name| {
-            let value = std::env::var(&name).ok().filter(|value| !value.is_empty());
+            let value = std::env::var_os(&name).and_then(|value| value.into_string().ok());
+            let value = value.filter(|value| !value.is_empty());
             value.ok_or_else(|| Failure::new(format!("--llm-key-env: {name} is not set")))
         });
         let mut body = Map::new();

@@ -9,31 +9,32 @@ use std::process::ExitCode;
 use agentd::host::LAYER_DIR;
 use agentd::install::{Installer, RegistrySettings};
 use driver_linux::template::{TemplateStore, publish_agent};
-use model::{AgentKind, TemplateName};
+use model::AgentKind;
 
-use super::show;
+use super::{Build, show};
 use crate::failure::Failure;
 
-/// One that is here already is left alone, unless `again`.
+/// One that is here already is left alone, unless it is forced.
 pub(super) async fn build(
     store: &TemplateStore,
-    name: &TemplateName,
-    again: bool,
+    args: &Build,
     json: bool,
 ) -> Result<ExitCode, Failure> {
+    let name = &args.name;
     let kinds = [AgentKind::Claude, AgentKind::Codex];
     let kind = kinds.into_iter().find(|kind| kind.layer().as_ref() == Some(name));
     let kind = kind.ok_or_else(|| {
         Failure::new(format!("no such agent: {name}")).hint("known are agent-claude, agent-codex")
     })?;
-    if let (false, Some(built)) = (again, store.get(name)?) {
+    if let (false, Some(built)) = (args.force, store.get(name)?) {
         show::made(&built, json)?;
         return Ok(ExitCode::SUCCESS);
     }
     let yard = Yard::new()?;
     let inside = yard.tree().join(LAYER_DIR.trim_start_matches('/'));
     fs::create_dir_all(&inside)?;
-    let settings = RegistrySettings::from_environment(|name| std::env::var(name).ok());
+    let variable = |name: &str| std::env::var_os(name).and_then(|value| value.into_string().ok());
+    let settings = RegistrySettings::from_environment(variable);
     let installed = Installer::new(&inside, settings).install(kind.as_str(), None, false).await;
     installed.map_err(|error| Failure::new(error.to_string()).hint(error.hint))?;
     tidy(yard.tree(), &inside, kind)?;
