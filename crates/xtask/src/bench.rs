@@ -9,6 +9,7 @@ mod auth;
 mod clock;
 mod crowd;
 mod curves;
+mod deictic;
 mod files;
 mod floor;
 mod host;
@@ -59,6 +60,12 @@ pub(crate) struct BenchArgs {
     /// Measure the agent daemon alone
     #[arg(long)]
     agents: bool,
+    /// Measure the loop of our own agent alone, beside claude and codex
+    #[arg(long)]
+    deictic: bool,
+    /// Where those are: DIR/bin/claude, DIR/bin/codex
+    #[arg(long, value_name = "DIR")]
+    programs: Option<PathBuf>,
     /// Measure this program instead of building one
     #[arg(long, value_name = "FILE")]
     bastide: Option<PathBuf>,
@@ -106,7 +113,10 @@ pub(crate) fn run(root: &Path, args: &BenchArgs) -> anyhow::Result<()> {
         )?;
     }
     report.facts = host::facts(root, work.path());
-    if args.agents {
+    if args.deictic {
+        let programs = args.programs.clone().unwrap_or_else(|| root.join("target/tmp/agents"));
+        deictic::run(&binary, &programs, &work.path().join("deictic"), &mut report)?;
+    } else if args.agents {
         agents::run(&binary, &work.path().join("agents"), &mut report)?;
     } else {
         measure(work.path(), &binary, args, &mut report)?;

@@ -196,3 +196,63 @@ async fn alone_it_prints_its_text_and_ends_with_how_it_went() {
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
+
+/// In front of a model: TLS with a certificate that this test made.
+async fn with_tls(model: &Model, certificate: &std::path::Path) -> String {
+    use std::sync::Arc;
+    use tokio_rustls::rustls::crypto::ring;
+    use tokio_rustls::rustls::pki_types::PrivateKeyDer;
+    let key = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    std::fs::write(certificate, key.cert.pem()).unwrap();
+    let private = PrivateKeyDer::Pkcs8(key.signing_key.serialize_der().into());
+    let config = tokio_rustls::rustls::ServerConfig::builder_with_provider(Arc::new(
+        ring::default_provider(),
+    ))
+    .with_safe_default_protocol_versions()
+    .unwrap()
+    .with_no_client_auth()
+    .with_single_cert(vec![key.cert.der().clone()], private)
+    .unwrap();
+    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("https://localhost:{}", listener.local_addr().unwrap().port());
+    let behind = model.url().trim_start_matches("http://").to_owned();
+    tokio_util::task::TaskTracker::new().spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let Ok(mut stream) = acceptor.accept(stream).await else { continue };
+            let mut model = tokio::net::TcpStream::connect(&behind).await.unwrap();
+            let _ = tokio::io::copy_bidirectional(&mut stream, &mut model).await;
+        }
+    });
+    url
+}
+
+#[tokio::test]
+async fn https_is_believed_by_the_certificates_of_the_system_only() {
+    let home = tempfile::tempdir().unwrap();
+    let model = Model::serve().await;
+    let certificate = home.path().join("ca.pem");
+    let url = with_tls(&model, &certificate).await;
+    let ask = |certificate: &std::path::Path| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_agentd"));
+        command.args(["deictic", "--model=claude-test", "--task=play:text", "--base-url", &url]);
+        command.env_clear().env("LLM_API_KEY", KEY).env("HOME", home.path());
+        command.env("SSL_CERT_FILE", certificate).current_dir(home.path()).stdin(Stdio::null());
+        command
+    };
+    let output = ask(&certificate).output().await.unwrap();
+    assert_eq!(text(&output.stdout), "Hello from the model.\n", "{}", text(&output.stderr));
+    // Another certificate than the one that is trusted.
+    let other = home.path().join("other.pem");
+    let strange = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    std::fs::write(&other, strange.cert.pem()).unwrap();
+    let output = ask(&other).output().await.unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("model_unreachable"), "{}", text(&output.stderr));
+    // None at all.
+    std::fs::write(&other, "").unwrap();
+    let output = ask(&other).output().await.unwrap();
+    assert!(text(&output.stderr).contains("install ca-certificates"), "{}", text(&output.stderr));
+    assert_eq!(model.faults(), Vec::<String>::new());
+    model.stop();
+}

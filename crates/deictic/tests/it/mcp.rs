@@ -100,7 +100,7 @@ async fn one_that_hangs_and_one_that_does_not_start() {
         .server("test", program("mcp-3"))
         .limits(|limits| {
             limits.mcp_call = Duration::from_millis(200);
-            limits.mcp_start = Duration::from_secs(2);
+            limits.mcp_start = Duration::from_secs(5);
         })
         .server("none", none)
         .server("mute", McpServer::Local { command: mute, env: BTreeMap::new() });
