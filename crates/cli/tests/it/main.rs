@@ -18,3 +18,7 @@ mod model;
 mod needs_root;
 #[cfg(test)]
 mod usage;
+
+// For the scripted model, whose file is another crate's.
+#[cfg(test)]
+use axum as _;
