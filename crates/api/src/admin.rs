@@ -63,6 +63,8 @@ pub struct LimitsBody {
     pub ephemeral_max: Option<u32>,
     /// Sum of `disk_gb` in each tier.
     pub disk_gb_per_tier_max: Option<u32>,
+    /// GiB of all stored workspaces together.
+    pub workspace_gib_max: Option<u32>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -108,6 +110,7 @@ impl LimitsBody {
             persistent_max: quota.persistent_max,
             ephemeral_max: quota.ephemeral_max,
             disk_gb_per_tier_max: quota.disk_gb_per_tier_max,
+            workspace_gib_max: quota.workspace_gib_max,
         }
     }
 
@@ -122,6 +125,7 @@ impl LimitsBody {
             persistent_max: self.persistent_max,
             ephemeral_max: self.ephemeral_max,
             disk_gb_per_tier_max: self.disk_gb_per_tier_max,
+            workspace_gib_max: self.workspace_gib_max,
         }
     }
 }

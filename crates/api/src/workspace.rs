@@ -8,11 +8,15 @@ use utoipa::ToSchema;
 use crate::query::Query;
 
 const FILES_DEFAULT: u64 = 20;
-const FILES_MAX: u64 = 1000;
+const WORKSPACES_DEFAULT: u64 = 100;
+const PAGE_MAX: u64 = 1000;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Workspaces {
     pub workspaces: Vec<Workspace>,
+    /// For `token` of the next call; absent when there are no more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_token: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -54,6 +58,29 @@ pub struct WorkspaceUsage {
     pub file_count: u64,
 }
 
+/// Which workspaces are asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkspacesQuery {
+    pub limit: usize,
+    pub token: Option<String>,
+}
+
+impl WorkspacesQuery {
+    pub fn parse(query: Option<&str>) -> Result<Self, Error> {
+        let mut query = Query::parse(query, &["limit", "token"])?;
+        let limit = limit(&mut query, WORKSPACES_DEFAULT)?;
+        Ok(Self { limit, token: query.take("token") })
+    }
+}
+
+fn limit(query: &mut Query, default: u64) -> Result<usize, Error> {
+    let limit = query.whole("limit")?.unwrap_or(default);
+    if limit == 0 {
+        return Err(Error::invalid("limit", "must be at least 1"));
+    }
+    Ok(usize::try_from(limit.min(PAGE_MAX)).unwrap_or(1))
+}
+
 /// Which files are asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FilesQuery {
@@ -65,13 +92,9 @@ pub struct FilesQuery {
 impl FilesQuery {
     pub fn parse(query: Option<&str>) -> Result<Self, Error> {
         let mut query = Query::parse(query, &["prefix", "limit", "token"])?;
-        let limit = query.whole("limit")?.unwrap_or(FILES_DEFAULT);
-        if limit == 0 {
-            return Err(Error::invalid("limit", "must be at least 1"));
-        }
         Ok(Self {
+            limit: limit(&mut query, FILES_DEFAULT)?,
             prefix: query.take("prefix").unwrap_or_default(),
-            limit: usize::try_from(limit.min(FILES_MAX)).unwrap_or(1),
             token: query.take("token"),
         })
     }

@@ -72,19 +72,34 @@ impl Blobs {
         Ok(Self(Place::bucket(config).context("open the bucket of workspaces")?))
     }
 
-    /// An owner's workspaces, with what each takes.
-    pub async fn workspaces(&self, owner: &OwnerId) -> Result<Vec<(WorkspaceId, Used)>> {
+    /// At most `limit` of an owner's workspaces after `after`, in order; and whether there are more.
+    pub async fn workspaces(
+        &self,
+        owner: &OwnerId,
+        after: Option<&WorkspaceId>,
+        limit: usize,
+    ) -> Result<(Vec<WorkspaceId>, bool)> {
         let below = self.0.prefixed(&scope::of_owner(owner));
+        let mut apps = self.directories(&below).await?;
+        apps.sort();
         let mut all = Vec::new();
-        for app in self.directories(&below).await? {
-            for capset in self.directories(&app).await? {
-                let Some(workspace) = scope::workspace(&app, &capset) else { continue };
-                let used = self.used(owner, &workspace).await?;
-                all.push((workspace, used.unwrap_or_default()));
+        for app in apps {
+            let name = scope::app(&app);
+            if name.is_none_or(|name| after.is_some_and(|after| *name < *after.app_id())) {
+                continue;
+            }
+            let capsets = self.directories(&app).await?;
+            let found = capsets.iter().filter_map(|capset| scope::workspace(&app, capset));
+            let mut found: Vec<_> =
+                found.filter(|found| after.is_none_or(|after| found > after)).collect();
+            found.sort();
+            all.append(&mut found);
+            if all.len() > limit {
+                all.truncate(limit);
+                return Ok((all, true));
             }
         }
-        all.sort_by(|(a, _), (b, _)| a.cmp(b));
-        Ok(all)
+        Ok((all, false))
     }
 
     /// `None` when there is no such workspace.
@@ -199,7 +214,7 @@ impl Blobs {
         S: Stream<Item = std::io::Result<Bytes>> + Send,
     {
         let path = self.scope(owner, workspace).file(key);
-        self.0.write(&path, bytes).await
+        self.0.write((&path, key), bytes).await
     }
 
     /// Whether there was one.
@@ -276,19 +291,30 @@ fn object(scope: &Scope, meta: &ObjectMeta) -> Option<Object> {
     Some(Object { key, size: meta.size, modified })
 }
 
-/// `None` for what is not there.
+/// `None` for what is not there, nor can be: in a directory, nothing is below a file.
 fn found<T>(what: &str, outcome: object_store::Result<T>) -> Result<Option<T>> {
     match outcome {
         Ok(found) => Ok(Some(found)),
         Err(object_store::Error::NotFound { .. }) => Ok(None),
+        Err(error) if is_in_the_way(&error) => Ok(None),
         Err(error) => Err(failed(what, &error)),
     }
 }
 
+/// A file where a directory would have to be, or the other way round. A bucket can have both.
+fn is_in_the_way(error: &object_store::Error) -> bool {
+    use std::io::ErrorKind::{DirectoryNotEmpty, IsADirectory, NotADirectory};
+    let mut causes = causes(error).filter_map(|cause| cause.downcast_ref::<std::io::Error>());
+    causes.any(|cause| matches!(cause.kind(), NotADirectory | IsADirectory | DirectoryNotEmpty))
+}
+
+fn causes(error: &object_store::Error) -> impl Iterator<Item = &(dyn std::error::Error + 'static)> {
+    std::iter::successors(Some(error as &(dyn std::error::Error + 'static)), |e| e.source())
+}
+
 /// The caller is told that it does not work, the log why.
 fn failed(what: &str, error: &object_store::Error) -> Error {
-    let causes = std::iter::successors(Some(error as &dyn std::error::Error), |e| e.source());
-    let error = causes.map(ToString::to_string).collect::<Vec<_>>().join(": ");
+    let error = causes(error).map(ToString::to_string).collect::<Vec<_>>().join(": ");
     tracing::warn!(error, "could not {what} files of a workspace");
     Error::unavailable("the storage of workspaces does not answer as it should; try again")
 }

@@ -11,7 +11,7 @@ use anyhow::Context;
 use bytes::{Bytes, BytesMut};
 use futures_util::{Stream, StreamExt};
 use http::Method;
-use model::{Error, Result, SecretText};
+use model::{Conflict, Error, Result, SecretText};
 use object_store::aws::{AmazonS3, AmazonS3Builder};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
@@ -19,7 +19,7 @@ use object_store::signer::Signer;
 use object_store::{ClientOptions, ObjectStore, ObjectStoreExt, WriteMultipart};
 use url::Url;
 
-use crate::{PART_BYTES, PARTS_MAX, failed};
+use crate::{Key, PART_BYTES, PARTS_MAX, failed, is_in_the_way};
 
 const CONNECT_MAX: Duration = Duration::from_secs(5);
 /// Between two pieces of an answer.
@@ -129,11 +129,24 @@ impl Place {
         }
     }
 
+    /// Looked at before anything is written, because what was written is left behind where it cannot be put.
+    fn has_directory(&self, path: &Path) -> bool {
+        match self {
+            Self::Directory(store) => {
+                store.path_to_filesystem(path).is_ok_and(|place| place.is_dir())
+            }
+            Self::Bucket { .. } => false,
+        }
+    }
+
     /// Small ones at once, large ones in parts. Nothing of it is seen until all of it is there.
-    pub(crate) async fn write<S>(&self, path: &Path, bytes: S) -> Result<u64>
+    pub(crate) async fn write<S>(&self, (path, key): (&Path, &Key), bytes: S) -> Result<u64>
     where
         S: Stream<Item = io::Result<Bytes>> + Send,
     {
+        if self.has_directory(path) {
+            return Err(in_the_way(key));
+        }
         let mut bytes = std::pin::pin!(bytes);
         let mut start = BytesMut::new();
         let mut ended = false;
@@ -147,11 +160,11 @@ impl Place {
         let mut size = start.len() as u64;
         if ended {
             let put = self.store().put(path, start.freeze().into()).await;
-            put.map_err(|error| failed("write", &error))?;
+            put.map_err(|error| unwritten(key, &error))?;
             return Ok(size);
         }
         let upload = self.store().put_multipart(path).await;
-        let upload = upload.map_err(|error| failed("write", &error))?;
+        let upload = upload.map_err(|error| unwritten(key, &error))?;
         let mut upload = WriteMultipart::new_with_chunk_size(upload, PART_BYTES);
         upload.put(start.freeze());
         while let Some(piece) = bytes.next().await {
@@ -169,9 +182,21 @@ impl Place {
                 }
             }
         }
-        upload.finish().await.map_err(|error| failed("write", &error))?;
+        upload.finish().await.map_err(|error| unwritten(key, &error))?;
         Ok(size)
     }
+}
+
+fn unwritten(key: &Key, error: &object_store::Error) -> Error {
+    if !is_in_the_way(error) {
+        return failed("write", error);
+    }
+    in_the_way(key)
+}
+
+fn in_the_way(key: &Key) -> Error {
+    let detail = format!("a file and a directory cannot have one name: {key}");
+    Error::Conflict { code: Conflict::NameTaken, detail }
 }
 
 /// Whoever sends it has failed, and knows why.

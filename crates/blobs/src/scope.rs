@@ -18,10 +18,14 @@ pub(crate) fn of_owner(owner: &OwnerId) -> Path {
     Path::from_iter([ALL, owner.as_str()])
 }
 
+/// The `app_id` whose directory this is.
+pub(crate) fn app(path: &Path) -> Option<String> {
+    path.filename().and_then(decoded)
+}
+
 /// The workspace whose directory this is.
-pub(crate) fn workspace(app: &Path, capset: &Path) -> Option<WorkspaceId> {
-    let name = |path: &Path| path.filename().and_then(decoded);
-    WorkspaceId::new(&name(app)?, &name(capset)?).ok()
+pub(crate) fn workspace(app_dir: &Path, capset: &Path) -> Option<WorkspaceId> {
+    WorkspaceId::new(&app(app_dir)?, &capset.filename().and_then(decoded)?).ok()
 }
 
 impl Scope {

@@ -64,6 +64,9 @@ pub(crate) struct NewLimits {
     /// Sum of the disks in each tier
     #[arg(long, value_name = "GIB")]
     disk_gb_per_tier_max: Option<u32>,
+    /// All stored workspaces together
+    #[arg(long, value_name = "GIB")]
+    workspace_gib_max: Option<u32>,
     /// Say nothing about it any more
     #[arg(long)]
     clear: bool,
@@ -125,8 +128,8 @@ async fn limit(client: &Client, whose: &str, limits: NewLimits, json: bool) -> R
     let is_owner = whose.starts_with("usr_");
     let kind = if is_owner { "owners" } else { "organisations" };
     let path = format!("/v1/admin/{kind}/{}/limits", id(whose)?);
-    let NewLimits { plan, persistent_max, ephemeral_max, disk_gb_per_tier_max, clear } = limits;
-    let body = LimitsBody { plan, persistent_max, ephemeral_max, disk_gb_per_tier_max };
+    let clear = limits.clear;
+    let body = limits.body();
     if body != LimitsBody::default() || clear {
         let body = serde_json::to_value(&body).map_err(|e| Failure::new(e.to_string()))?;
         let now: LimitsBody = client.json(Method::PUT, &path, Some(&body)).await?;
@@ -158,14 +161,29 @@ async fn change(client: &Client, method: Method, path: &str, body: &Value) -> Re
     client.whole(request).await.map(drop)
 }
 
+impl NewLimits {
+    fn body(self) -> LimitsBody {
+        let Self {
+            plan,
+            persistent_max,
+            ephemeral_max,
+            disk_gb_per_tier_max,
+            workspace_gib_max,
+            clear: _,
+        } = self;
+        LimitsBody { plan, persistent_max, ephemeral_max, disk_gb_per_tier_max, workspace_gib_max }
+    }
+}
+
 fn said(limits: &LimitsBody) -> String {
     let max = |max: Option<u32>| max.map_or_else(|| "-".to_owned(), |max| max.to_string());
     format!(
-        "plan {}, persistent {}, ephemeral {}, disk GiB per tier {}",
+        "plan {}, persistent {}, ephemeral {}, disk GiB per tier {}, workspaces GiB {}",
         limits.plan.as_deref().unwrap_or("-"),
         max(limits.persistent_max),
         max(limits.ephemeral_max),
-        max(limits.disk_gb_per_tier_max)
+        max(limits.disk_gb_per_tier_max),
+        max(limits.workspace_gib_max)
     )
 }
 

@@ -129,12 +129,27 @@ pub(crate) async fn execute(
 }
 
 async fn list(client: &Client, json: bool) -> Result<(), Failure> {
-    let all: Workspaces = client.json(Method::GET, "/v1/workspaces", None).await?;
-    if json {
-        return out::json(&all);
+    let mut rows = Vec::new();
+    let mut token: Option<String> = None;
+    loop {
+        let mut query = form_urlencoded::Serializer::new(String::new());
+        query.append_pair("limit", &PAGE.to_string());
+        if let Some(token) = &token {
+            query.append_pair("token", token);
+        }
+        let path = format!("/v1/workspaces?{}", query.finish());
+        let page: Workspaces = client.json(Method::GET, &path, None).await?;
+        rows.extend(page.workspaces);
+        token = page.next_token;
+        if token.is_none() {
+            break;
+        }
     }
-    let rows = all.workspaces.into_iter();
-    let rows = rows.map(|one| vec![one.app_id, one.capset_id, one.size_bytes.to_string()]);
+    if json {
+        return out::json(&Workspaces { workspaces: rows, next_token: None });
+    }
+    let rows =
+        rows.into_iter().map(|one| vec![one.app_id, one.capset_id, one.size_bytes.to_string()]);
     out::table(&["APP", "CAPSET", "BYTES"], rows.collect());
     Ok(())
 }

@@ -323,7 +323,8 @@ pub(crate) async fn drop_orphaned_claims(core: &Core) -> Result<()> {
     for leg in legs {
         let runs = live.get(&leg.sandbox).and_then(|incarnation| incarnation.as_deref());
         if runs != Some(leg.incarnation.as_str()) {
-            let (incarnation, ended_at) = (leg.incarnation, core.now());
+            // When it ended nobody knows; so nothing is paid for beyond what was counted.
+            let (incarnation, ended_at) = (leg.incarnation, leg.counted_until);
             let end = LegEnd { incarnation, ended_at, cpu_usec: 0 };
             drop(core.store.apply(leg.owner, leg.sandbox, vec![Change::EndLeg(end)]));
         }

@@ -143,6 +143,9 @@ impl Engine {
         // A name that a removed sandbox gave up may still be its own in the store.
         self.core.pay().await;
         let mut resolved = resolve(&self.core, caller, wanted).await?;
+        if wanted.workspace.is_some() {
+            self.core.require_room(&caller.owner, &self.quota(caller)).await?;
+        }
         for _ in 0..NAMES_TRIED {
             match self.try_launch(caller, (wanted, &resolved), &mut request).await {
                 Err(Error::Conflict { code: Conflict::NameTaken, .. }) if wanted.name.is_none() => {
@@ -175,7 +178,7 @@ impl Engine {
         }
         let state = first_state(&spec, &resolved.rootfs);
         let (cell, machine) = machine::make(&self.core, state, Arc::clone(&resolved.pool));
-        let quota = caller.quota.over(self.core.config.quota(caller.plan));
+        let quota = self.quota(caller);
         let reserved = self.core.registry.reserve(&cell, &quota, self.core.now());
         if let (Err(_), Some(id)) = (&reserved, waits) {
             driver.return_warm(id);

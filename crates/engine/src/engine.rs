@@ -10,7 +10,8 @@ use driver::Template;
 use futures_util::future::join_all;
 use jiff::Timestamp;
 use model::{
-    Change, Error, EventKind, OwnerId, Phase, Plan, Result, SandboxId, SandboxRef, TemplateName,
+    Change, Error, EventKind, OwnerId, Phase, Plan, Quota, Result, SandboxId, SandboxRef,
+    TemplateName,
 };
 use store::Store;
 use tokio::sync::oneshot;
@@ -25,6 +26,8 @@ use crate::{
     Snapshot, adopt, sweep,
 };
 
+/// When to ask again for room that only the owner can make.
+const NO_ROOM_RETRY: Duration = Duration::from_secs(3600);
 /// Launches and stops in flight get this long at a shutdown.
 const SHUTDOWN_MAX: Duration = Duration::from_secs(30);
 
@@ -107,7 +110,7 @@ impl Engine {
 
     pub async fn start_sandbox(&self, caller: &Caller, sandbox: &SandboxRef) -> Result<Sandbox> {
         self.core.require_credit(caller).await?;
-        let quota = caller.quota.over(self.core.config.quota(caller.plan));
+        let quota = self.quota(caller);
         self.ask(caller, sandbox, |reply| Ask::Start(quota, reply)).await
     }
 
@@ -188,6 +191,16 @@ impl Engine {
             self.core.bounded(pool.read_templates()).await?;
         }
         if found { Ok(()) } else { Err(Error::NotFound { what: "template", id: name.to_string() }) }
+    }
+
+    /// Refuses whoever keeps more in workspaces than it may.
+    pub async fn admit_workspace(&self, caller: &Caller) -> Result<()> {
+        self.core.require_room(&caller.owner, &self.quota(caller)).await
+    }
+
+    /// What the caller may have.
+    pub fn quota(&self, caller: &Caller) -> Quota {
+        caller.quota.over(self.core.config.quota(caller.plan))
     }
 
     /// Counters for `/metrics`.
@@ -304,6 +317,15 @@ impl Core {
         Err(Error::NoCredit { detail: "there is no credit left; top it up first".into() })
     }
 
+    /// For what keeps more in workspaces.
+    pub(crate) async fn require_room(&self, owner: &OwnerId, quota: &Quota) -> Result<()> {
+        if quota.workspace_gib_max.is_none() {
+            return Ok(());
+        }
+        let used = self.store.workspace_bytes(owner).await?;
+        quota.admit_workspace(used, 0).map_err(no_room)
+    }
+
     fn why_no_answer(&self, cell: &Cell) -> Error {
         if cell.phase() == Phase::Destroyed {
             return Error::no_sandbox(cell.id);
@@ -313,6 +335,10 @@ impl Core {
             Ok(()) => Error::Internal(anyhow::anyhow!("the task of {} has ended", cell.id)),
         }
     }
+}
+
+fn no_room(detail: String) -> Error {
+    Error::Exhausted { detail, retry_after: NO_ROOM_RETRY }
 }
 
 /// `now` as a wait of the clock can be told.

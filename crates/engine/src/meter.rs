@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::{StreamExt, stream};
 use model::{EndReason, OwnerId, Phase};
 use store::{Change, Metered};
 
@@ -18,6 +19,8 @@ use crate::{CancelReason, Notice};
 
 /// Usage is never staler than a few of these.
 const METER_EVERY: Duration = Duration::from_secs(60);
+/// Sandboxes that are asked at once.
+const AT_ONCE: usize = 64;
 
 /// Whether credit is asked for.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -35,16 +38,17 @@ pub(crate) async fn run(core: Arc<Core>) {
         if core.closing.run_until_cancelled(sleep).await.is_none() {
             return;
         }
-        for cell in core.registry.all() {
-            meter(&core, &cell).await;
-        }
+        // One pool that does not answer must not hold up the count of the others.
+        let counts: Vec<_> =
+            core.registry.all().into_iter().map(|cell| meter(&core, cell)).collect();
+        stream::iter(counts).buffer_unordered(AT_ONCE).collect::<Vec<()>>().await;
         if core.config.credit.enforced {
             end_without_credit(&core).await;
         }
     }
 }
 
-async fn meter(core: &Core, cell: &Cell) {
+async fn meter(core: &Core, cell: Arc<Cell>) {
     let incarnation = {
         let state = cell.state.borrow();
         let runs = matches!(state.phase, Phase::Running | Phase::Paused);
@@ -55,7 +59,7 @@ async fn meter(core: &Core, cell: &Cell) {
     // Of a sandbox that has just ended, or of a pool that does not answer: time counts all the same.
     let cpu_usec = usage.map_or(0, |usage| usage.cpu_usec);
     let metered = Metered { incarnation: incarnation.to_string(), at: core.now(), cpu_usec };
-    core.record(cell, vec![Change::Meter(metered)]);
+    core.record(&cell, vec![Change::Meter(metered)]);
 }
 
 async fn end_without_credit(core: &Core) {

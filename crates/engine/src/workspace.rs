@@ -18,7 +18,7 @@ mod save;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use blobs::Blobs;
+use blobs::{Blobs, Used};
 use guest_proto::Guest;
 use model::{Error, EventKind, OwnerId, Phase, Result, WorkspaceId};
 use tokio::sync::{mpsc, oneshot};
@@ -29,6 +29,7 @@ use crate::Engine;
 use crate::core::Core;
 use crate::engine::later;
 use crate::registry::Cell;
+use crate::sweep::report;
 pub(crate) use crate::workspace::manifest::Manifest;
 
 /// A crash of the whole machine loses at most this.
@@ -97,9 +98,21 @@ impl Core {
     /// Puts what is saved into a sandbox that nobody uses yet.
     pub(crate) async fn restore(&self, cell: &Cell, guest: &Guest) -> Result<Option<Manifest>> {
         let Some(files) = self.files_of(cell) else { return Ok(None) };
+        let files = files?;
         let late = || Error::unavailable("the workspace could not be restored in time");
-        let restored = timeout(RESTORE_MAX, restore::restore(&files?, guest, cell.id)).await;
-        restored.map_err(|_| late())?.map(Some)
+        let restored = timeout(RESTORE_MAX, restore::restore(&files, guest, cell.id)).await;
+        let (manifest, used) = restored.map_err(|_| late())??;
+        self.counted(&files, used).await;
+        Ok(Some(manifest))
+    }
+
+    /// A size that is not written down is counted again when somebody asks for it.
+    async fn counted(&self, files: &Files, Used { bytes, files: count }: Used) {
+        let (owner, workspace) = (&files.owner, &files.workspace);
+        let told = self.store.set_workspace_size(owner, workspace, (bytes, count), self.now());
+        if let Err(failure) = told.await {
+            report("write down the size of a workspace", failure);
+        }
     }
 
     /// Begins to save a sandbox's workspace, unless that is done already.
@@ -174,8 +187,10 @@ impl Keeper {
     async fn save(&mut self, guest: &Guest, root: &str) -> Result<()> {
         let late = || Error::unavailable("the workspace could not be saved in time");
         let id = self.cell.id;
+        let before = self.saved.as_ref().map(Manifest::size);
         let saving = save::save(&self.files, (guest, root), &mut self.saved, id);
         let outcome = timeout(SAVE_MAX, saving).await.map_err(|_| late()).flatten();
+        self.account(before).await;
         match &outcome {
             Ok(()) => self.failing = false,
             Err(failure) => {
@@ -190,4 +205,31 @@ impl Keeper {
         }
         outcome
     }
+
+    /// Says how much more there is in storage than before.
+    async fn account(&self, before: Option<Used>) {
+        let Some(now) = self.saved.as_ref().map(Manifest::size) else { return };
+        let Files { blobs, owner, workspace, .. } = &self.files;
+        let Some(before) = before else {
+            // What it saved before a restart is in storage, and so is what others have there.
+            match blobs.used(owner, workspace).await {
+                Ok(used) => self.core.counted(&self.files, used.unwrap_or_default()).await,
+                Err(failure) => report("count a workspace", failure),
+            }
+            return;
+        };
+        let more = (more(before.bytes, now.bytes), more(before.files, now.files));
+        if more == (0, 0) {
+            return;
+        }
+        let changed = self.core.store.change_workspace_size(owner, workspace, more);
+        if let Err(failure) = changed.await {
+            report("write down the size of a workspace", failure);
+        }
+    }
+}
+
+fn more(before: u64, now: u64) -> i64 {
+    let signed = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+    signed(now) - signed(before)
 }

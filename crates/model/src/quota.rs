@@ -35,6 +35,8 @@ pub struct Quota {
     pub ephemeral_max: Option<u32>,
     /// Sum of `disk_gb` per tier.
     pub disk_gb_per_tier_max: Option<u32>,
+    /// Of all stored workspaces together.
+    pub workspace_gib_max: Option<u32>,
 }
 
 /// Some bounds, of an owner or of its organisation. `None` leaves it to whoever comes next.
@@ -43,6 +45,8 @@ pub struct QuotaRow {
     pub persistent_max: Option<u32>,
     pub ephemeral_max: Option<u32>,
     pub disk_gb_per_tier_max: Option<u32>,
+    /// Of all stored workspaces together.
+    pub workspace_gib_max: Option<u32>,
 }
 
 impl QuotaRow {
@@ -53,19 +57,21 @@ impl QuotaRow {
             persistent_max: self.persistent_max.or(next.persistent_max),
             ephemeral_max: self.ephemeral_max.or(next.ephemeral_max),
             disk_gb_per_tier_max: self.disk_gb_per_tier_max.or(next.disk_gb_per_tier_max),
+            workspace_gib_max: self.workspace_gib_max.or(next.workspace_gib_max),
         }
     }
 
     #[must_use]
     pub fn over(self, plan: Quota) -> Quota {
-        let Quota { persistent_max, ephemeral_max, disk_gb_per_tier_max } = plan;
-        let Self { persistent_max, ephemeral_max, disk_gb_per_tier_max } =
-            self.or(Self { persistent_max, ephemeral_max, disk_gb_per_tier_max });
-        Quota { persistent_max, ephemeral_max, disk_gb_per_tier_max }
+        let Quota { persistent_max, ephemeral_max, disk_gb_per_tier_max, workspace_gib_max } = plan;
+        let next = Self { persistent_max, ephemeral_max, disk_gb_per_tier_max, workspace_gib_max };
+        let Self { persistent_max, ephemeral_max, disk_gb_per_tier_max, workspace_gib_max } =
+            self.or(next);
+        Quota { persistent_max, ephemeral_max, disk_gb_per_tier_max, workspace_gib_max }
     }
 
-    pub fn in_order(self) -> [Option<u32>; 3] {
-        [self.persistent_max, self.ephemeral_max, self.disk_gb_per_tier_max]
+    pub fn in_order(self) -> [Option<u32>; 4] {
+        [self.persistent_max, self.ephemeral_max, self.disk_gb_per_tier_max, self.workspace_gib_max]
     }
 }
 
@@ -77,10 +83,18 @@ pub struct InUse {
 }
 
 impl Quota {
-    pub const FREE: Self =
-        Self { persistent_max: Some(1), ephemeral_max: Some(3), disk_gb_per_tier_max: Some(20) };
-    pub const UNLIMITED: Self =
-        Self { persistent_max: None, ephemeral_max: None, disk_gb_per_tier_max: None };
+    pub const FREE: Self = Self {
+        persistent_max: Some(1),
+        ephemeral_max: Some(3),
+        disk_gb_per_tier_max: Some(20),
+        workspace_gib_max: Some(10),
+    };
+    pub const UNLIMITED: Self = Self {
+        persistent_max: None,
+        ephemeral_max: None,
+        disk_gb_per_tier_max: None,
+        workspace_gib_max: None,
+    };
 
     pub fn of_plan(plan: Plan) -> Self {
         match plan {
@@ -106,6 +120,17 @@ impl Quota {
         {
             return Err(format!(
                 "quota of {max} GiB of disk for {tier} sandboxes would be exceeded"
+            ));
+        }
+        Ok(())
+    }
+
+    /// `Err` says in one sentence that so much more may not be kept in workspaces.
+    pub fn admit_workspace(&self, used_bytes: u64, more_bytes: u64) -> Result<(), String> {
+        let Some(max) = self.workspace_gib_max else { return Ok(()) };
+        if used_bytes.saturating_add(more_bytes) > u64::from(max) << 30 {
+            return Err(format!(
+                "quota of {max} GiB of stored workspaces is used up; delete files or workspaces"
             ));
         }
         Ok(())

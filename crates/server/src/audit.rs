@@ -1,5 +1,5 @@
-//! Writes down every change of accounts, keys, limits and money: who asked for what, from where, and
-//! what came of it. It is durable before the answer goes out.
+//! Writes down every change of accounts, keys, limits, money and sandboxes: who asked for what, from where, and
+//! what came of it. It is durable before the answer goes out; but for sandboxes, whose answers do not wait for it.
 
 use std::sync::{Arc, OnceLock};
 
@@ -13,9 +13,19 @@ use store::AuditEntry;
 use crate::app::App;
 use crate::listen::PeerAddress;
 
-/// Reading is not written down, and what sandboxes do is among their events.
+/// Reading is not written down, nor are commands and files.
 const AUDITED: [&str; 6] =
     ["/v1/tenants", "/v1/auth", "/v1/api-keys", "/v1/admin", "/v1/billing", "/v1/workspaces"];
+
+/// What is done to sandboxes; by whom they are ended otherwise is among their events.
+const OF_SANDBOXES: [(Method, &str); 6] = [
+    (Method::POST, "/v1/sandboxes"),
+    (Method::PATCH, "/v1/sandboxes/{id}"),
+    (Method::DELETE, "/v1/sandboxes/{id}"),
+    (Method::POST, "/v1/sandboxes/{id}/start"),
+    (Method::POST, "/v1/sandboxes/{id}/stop"),
+    (Method::POST, "/v1/sandboxes/{id}/ports/{port}/link"),
+];
 
 /// Longer targets are cut: a path can be as long as a request's head.
 const TARGET_CHARS_MAX: usize = 300;
@@ -38,12 +48,17 @@ impl Trail {
     }
 }
 
+/// What an answer is about, where the path does not say it or says it by a name.
+#[derive(Debug, Clone)]
+pub(crate) struct About(pub(crate) String);
+
 pub(crate) async fn pass(State(app): State<App>, mut request: Request, next: Next) -> Response {
     let route = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
     let reads = [Method::GET, Method::HEAD, Method::OPTIONS].contains(request.method());
-    let Some(route) = route.filter(|route| !reads && is_audited(route)) else {
-        return next.run(request).await;
-    };
+    let of_sandbox =
+        OF_SANDBOXES.iter().any(|(method, of)| method == request.method() && route == Some(*of));
+    let audited = |route: &&str| of_sandbox || (!reads && is_audited(route));
+    let Some(route) = route.filter(audited) else { return next.run(request).await };
     let action = format!("{} {route}", request.method());
     let path = request.uri().path().to_owned();
     let peer = request.extensions().get::<PeerAddress>().copied();
@@ -58,7 +73,8 @@ pub(crate) async fn pass(State(app): State<App>, mut request: Request, next: Nex
         // Anybody can send such requests: they are in the access log alone.
         return response;
     }
-    let target = target.unwrap_or(&path).chars().take(TARGET_CHARS_MAX).collect();
+    let told = response.extensions().get::<About>().map(|About(told)| told);
+    let target = target.or(told).unwrap_or(&path).chars().take(TARGET_CHARS_MAX).collect();
     let entry = AuditEntry {
         at: Timestamp::now(),
         actor: actor.cloned().unwrap_or_default(),
@@ -67,10 +83,19 @@ pub(crate) async fn pass(State(app): State<App>, mut request: Request, next: Nex
         outcome: response.status().as_u16().to_string(),
         address: address.map(|address| address.to_string()).unwrap_or_default(),
     };
-    if let Err(error) = app.store.audit(entry).await {
-        tracing::error!(error = error.to_string(), "could not write to the audit log");
+    let written = app.store.audit(entry);
+    if of_sandbox {
+        app.tasks.spawn(log_failure(written));
+    } else {
+        log_failure(written).await;
     }
     response
+}
+
+async fn log_failure(written: impl Future<Output = model::Result<()>>) {
+    if let Err(error) = written.await {
+        tracing::error!(error = error.to_string(), "could not write to the audit log");
+    }
 }
 
 fn is_audited(route: &str) -> bool {

@@ -103,6 +103,7 @@ pub struct QuotaSettings {
     pub persistent_max: Option<u32>,
     pub ephemeral_max: Option<u32>,
     pub disk_gb_per_tier_max: Option<u32>,
+    pub workspace_gib_max: Option<u32>,
 }
 
 /// The most that one sandbox of a plan other than the operator's may ask for.

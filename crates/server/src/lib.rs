@@ -31,6 +31,7 @@ mod relay;
 mod roster;
 mod routes;
 mod signing_key;
+mod sizes;
 mod sse;
 mod stripe;
 mod target;

@@ -228,7 +228,8 @@ impl Server {
         });
         let (vault, until) = (self.vault.clone(), self.shutdown.clone());
         self.accepting.spawn(async move {
-            until.run_until_cancelled(vault.keep_resealing()).await;
+            let work = async { tokio::join!(vault.keep_resealing(), vault.keep_clean()) };
+            until.run_until_cancelled(work).await;
         });
         self.accept(epoch.is_some())
     }

@@ -1,5 +1,7 @@
 //! Who takes the money: what requests need to know of it, and the task that buys credit by itself.
 
+pub(crate) mod notice;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,9 +11,12 @@ use store::Store;
 
 use crate::app::PublicAddress;
 use crate::config::Config;
+use crate::rate::Rate;
 use crate::stripe::{Charged, Stripe};
 
 const LOOK_EVERY: Duration = Duration::from_secs(30);
+/// From one address: far more than Stripe tells anybody.
+const NOTICES_PER_MINUTE: u32 = 600;
 
 /// Clones share one.
 #[derive(Clone)]
@@ -20,6 +25,7 @@ pub(crate) struct Cashier {
     pub(crate) stripe: Option<Arc<Stripe>>,
     pub(crate) cents_min: i64,
     pub(crate) currency: String,
+    pub(crate) webhook_rate: Arc<Rate>,
 }
 
 impl Cashier {
@@ -31,7 +37,8 @@ impl Cashier {
             None => None,
         };
         let cents_min = billing.topup_min_cents.into();
-        Ok(Self { stripe, cents_min, currency: billing.currency.clone() })
+        let webhook_rate = Arc::new(Rate::per_minute(NOTICES_PER_MINUTE));
+        Ok(Self { stripe, cents_min, currency: billing.currency.clone(), webhook_rate })
     }
 
     /// Begins the payments that are due, and tries those again whose end is not known. Never ends, unless
@@ -52,7 +59,7 @@ impl Cashier {
 
     async fn top_up(&self, stripe: &Stripe, store: &Store) -> model::Result<()> {
         for topup in store.due_topups(Timestamp::now()).await? {
-            match stripe.charge(&topup).await {
+            match stripe.charge(&topup, Timestamp::now()).await {
                 Charged::Paid => drop(store.end_topup(&topup.id, true, Timestamp::now()).await?),
                 Charged::Refused => {
                     store.end_topup(&topup.id, false, Timestamp::now()).await?;

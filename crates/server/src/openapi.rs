@@ -190,34 +190,50 @@ impl Modify for Common {
             "api_key_header",
             SecurityScheme::ApiKey(utoipa::openapi::security::ApiKey::Header(header)),
         );
-        for item in document.paths.paths.values_mut() {
-            let operations =
-                [&mut item.get, &mut item.post, &mut item.patch, &mut item.delete, &mut item.put];
-            for operation in operations.into_iter().flatten() {
-                complete(operation);
+        for (path, item) in &mut document.paths.paths {
+            if let Some(reads) = &mut item.get {
+                complete(path, reads);
+            }
+            for writes in [&mut item.post, &mut item.patch, &mut item.delete, &mut item.put] {
+                let Some(writes) = writes else { continue };
+                complete(path, writes);
+                may_answer(writes, "507", "The machine has no room to write it down");
+                give_problems(writes);
             }
         }
     }
 }
 
-/// Gives errors their body, and every operation the answers that all of its kind have.
-fn complete(operation: &mut Operation) {
-    let responses = &mut operation.responses.responses;
-    let mut may_answer = |status: &str, about: &str| {
-        responses.entry(status.into()).or_insert_with(|| RefOr::T(Response::new(about)));
-    };
-    may_answer("500", "A bug or a broken host");
+/// Gives every operation the answers that all of its kind have, and errors their body.
+fn complete(path: &str, operation: &mut Operation) {
+    may_answer(operation, "500", "A bug or a broken host");
+    if path.starts_with("/v1/") {
+        may_answer(operation, "400", "A parameter is unknown or wrong; `field` names it");
+        may_answer(
+            operation,
+            "503",
+            "A part that is needed does not answer; the same request may work later",
+        );
+    }
     let open = SecurityRequirement::default();
     if !operation.security.as_ref().is_some_and(|needs| needs.contains(&open)) {
-        may_answer("401", "No API key or token, or one that is not known");
-        may_answer("503", "A part that is needed does not answer; the same request may work later");
+        may_answer(operation, "401", "No API key or token, or one that is not known");
     }
     if operation.request_body.is_some() {
-        may_answer("400", "A field is unknown or wrong; `field` names it");
-        may_answer("408", "The rest of the body did not come in time");
-        may_answer("413", "The body is larger than this server takes");
+        may_answer(operation, "408", "The rest of the body did not come in time");
+        may_answer(operation, "413", "The body is larger than this server takes");
     }
-    for (status, response) in responses.iter_mut() {
+    give_problems(operation);
+}
+
+/// Unless the operation says it better itself.
+fn may_answer(operation: &mut Operation, status: &str, about: &str) {
+    let responses = &mut operation.responses.responses;
+    responses.entry(status.into()).or_insert_with(|| RefOr::T(Response::new(about)));
+}
+
+fn give_problems(operation: &mut Operation) {
+    for (status, response) in &mut operation.responses.responses {
         let is_error = status.starts_with('4') || status.starts_with('5');
         if let (true, RefOr::T(response)) = (is_error, response) {
             let body = Content::new(Some(Ref::from_schema_name("Problem")));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result as Outcome};
 use axum::http::HeaderMap;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use model::{Error, OwnerId, Result};
 use ring::hmac;
 use serde_json::Value;
@@ -13,6 +13,7 @@ use store::Topup;
 use url::Url;
 
 use crate::config::StripeSettings;
+use crate::money::notice;
 
 const CALL_MAX: Duration = Duration::from_secs(20);
 const CONNECT_MAX: Duration = Duration::from_secs(5);
@@ -21,6 +22,9 @@ const ANSWER_BYTES_MAX: usize = 1 << 20;
 /// Between what a notice says about its time and ours.
 const NOTICE_AGE_MAX_SECONDS: i64 = 300;
 const SIGNATURE: &str = "stripe-signature";
+/// Stripe remembers keys for a day.
+const KEY_IS_GOOD_FOR: SignedDuration = SignedDuration::from_hours(20);
+const CLOCKS_DIFFER_SECONDS: i64 = 3600;
 
 pub(crate) struct Stripe {
     client: reqwest::Client,
@@ -99,9 +103,14 @@ impl Stripe {
         }
     }
 
-    /// From the card that the payer left.
-    pub(crate) async fn charge(&self, topup: &Topup) -> Charged {
-        match self.try_charge(topup).await {
+    /// From the card that the payer left. One that was begun so long ago that Stripe may have forgotten its
+    /// key is looked for, and never made anew.
+    pub(crate) async fn charge(&self, topup: &Topup, now: Timestamp) -> Charged {
+        let charged = match now.duration_since(topup.at) < KEY_IS_GOOD_FOR {
+            true => self.try_charge(topup).await,
+            false => self.find_charge(topup).await,
+        };
+        match charged {
             Ok(charged) => charged,
             Err(failure) => {
                 let error = failure.to_string();
@@ -133,10 +142,46 @@ impl Stripe {
         let (status, body) = self.post("v1/payment_intents", &form, &topup.id).await?;
         match (status, body["status"].as_str()) {
             (200, Some("succeeded")) => Ok(Charged::Paid),
-            (200, Some("processing")) => Ok(Charged::Unknown),
+            (200, Some("processing")) | (409, _) => Ok(Charged::Unknown),
             // It wants the payer, or the card was refused.
             (200 | 402, _) => Ok(Charged::Refused),
+            // The payer has another card by now, and the key is of a payment with the one before.
+            (400, _) if body["error"]["type"] == "idempotency_error" => {
+                self.find_charge(topup).await
+            }
             (status, _) => Err(refused(status, &body)),
+        }
+    }
+
+    async fn find_charge(&self, topup: &Topup) -> Result<Charged> {
+        let since = topup.at.as_second() - CLOCKS_DIFFER_SECONDS;
+        let customer = &topup.customer;
+        let path = format!("v1/payment_intents?customer={customer}&created[gte]={since}&limit=100");
+        let (status, body) = self.get(&path).await?;
+        if status != 200 {
+            return Err(refused(status, &body));
+        }
+        let mut all = body["data"].as_array().into_iter().flatten();
+        let found = all.find(|one| one["metadata"]["topup"] == topup.id.as_str());
+        Ok(match found.map(|one| one["status"].as_str().unwrap_or_default()) {
+            Some("succeeded") => Charged::Paid,
+            Some("processing") => Charged::Unknown,
+            Some(_) => Charged::Refused,
+            // It may be among those that were not listed.
+            None if body["has_more"] == true => Charged::Unknown,
+            None => Charged::Refused,
+        })
+    }
+
+    /// Whose payment a charge was; `None` for what was not begun by us.
+    pub(crate) async fn charged(&self, charge: &str) -> Result<Option<OwnerId>> {
+        if !charge.bytes().all(|c| c.is_ascii_alphanumeric() || c == b'_') {
+            return Err(Error::invalid("charge", "not an id"));
+        }
+        match self.get(&format!("v1/charges/{charge}")).await? {
+            (200, body) => Ok(notice::owner(&body)),
+            (404, _) => Ok(None),
+            (status, body) => Err(refused(status, &body)),
         }
     }
 

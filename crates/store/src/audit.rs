@@ -55,6 +55,12 @@ impl Store {
         self.0.writer.submit(move |batch| {
             // As it will be read back.
             entry.at = timestamp(micros(entry.at))?;
+            for text in [&mut entry.actor, &mut entry.target, &mut entry.address] {
+                if text.contains('\0') {
+                    // `PostgreSQL` has no such text.
+                    *text = text.replace('\0', "\u{fffd}");
+                }
+            }
             let last = "SELECT number, digest FROM audit ORDER BY number DESC LIMIT 1";
             let last = batch.db.first(last, &[], |row| Ok((row.get::<i64>(0)?, row.digest(1)?)))?;
             let (last, previous) = last.unwrap_or((0, AUDIT_BEGINS));

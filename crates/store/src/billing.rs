@@ -115,14 +115,23 @@ impl Store {
         .await
     }
 
-    /// Owners with compute and without credit.
+    /// Owners with compute and without credit. Whoever has the operator's plan, by itself, by its
+    /// organisation or else by a key, needs none.
     pub async fn spent_owners(&self) -> Result<Vec<OwnerId>> {
         self.read(|db| {
             let sql = "SELECT DISTINCT legs.owner FROM legs
                        LEFT JOIN balances ON balances.owner = legs.owner
+                       LEFT JOIN owners ON owners.id = legs.owner
+                       LEFT JOIN members ON members.owner = legs.owner
+                       LEFT JOIN organisations ON organisations.id = members.organisation
                        WHERE legs.ended_at IS NULL
                          AND coalesce(balances.cents, 0) * 1000000
-                           <= coalesce(balances.unbilled_microcents, 0)";
+                           <= coalesce(balances.unbilled_microcents, 0)
+                         AND coalesce(owners.plan, organisations.plan,
+                           (SELECT max(api_keys.plan) FROM api_keys
+                            WHERE api_keys.owner = legs.owner AND api_keys.plan = 'operator'
+                              AND api_keys.revoked_at IS NULL),
+                           'free') <> 'operator'";
             db.all(sql, &[], |row| row.parsed(0))
         })
         .await

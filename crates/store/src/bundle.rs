@@ -29,6 +29,9 @@ pub struct Kept {
     pub value: Vec<u8>,
 }
 
+/// In the database itself.
+const SEALED: &str = "sealed";
+
 const COLUMNS: &str = "owner, name, key_names, created_at, rotated_at, place, value";
 
 impl Store {
@@ -61,9 +64,35 @@ impl Store {
                 let detail = format!("you already have a bundle named {}", record.name);
                 return Err(Error::Conflict { code: Conflict::NameTaken, detail });
             }
-            Ok(())
+            refer(db, &kept)
         });
         created.await
+    }
+
+    /// Says that values are about to be written elsewhere. Until a bundle refers to them, they are nobody's.
+    pub async fn announce_secret(&self, found_at: &[u8], at: Timestamp) -> Result<()> {
+        let found_at = found_at.to_vec();
+        let announced = self.0.writer.submit(move |batch| announce(&batch.db, &found_at, at));
+        announced.await
+    }
+
+    /// What was announced, or given up, before that, and to which no bundle refers; some at a time.
+    pub async fn unclaimed_secrets(&self, before: Timestamp) -> Result<Vec<Vec<u8>>> {
+        self.read(move |db| {
+            let sql = "SELECT found_at FROM secrets_elsewhere WHERE at < $1 ORDER BY at LIMIT 100";
+            db.all(sql, &[&micros(before)], |row| row.get(0))
+        })
+        .await
+    }
+
+    /// It is not there any more.
+    pub async fn forget_secret(&self, found_at: &[u8]) -> Result<()> {
+        let found_at = found_at.to_vec();
+        let forgotten = self.0.writer.submit(move |batch| {
+            let sql = "DELETE FROM secrets_elsewhere WHERE found_at = $1";
+            execute(&batch.db, sql, &[&found_at])
+        });
+        forgotten.await.map(drop)
     }
 
     /// Replaces all values. Answers with what was kept before; `NotFound` when there was nothing.
@@ -92,6 +121,8 @@ impl Store {
                     &name.as_str(),
                 ],
             )?;
+            refer(&batch.db, &kept)?;
+            give_up(&batch.db, &before, at)?;
             Ok(before)
         });
         rotated.await
@@ -134,6 +165,7 @@ impl Store {
                 "DELETE FROM secret_bundles WHERE owner = $1 AND name = $2",
                 &[&owner.as_str(), &name.as_str()],
             )?;
+            give_up(&batch.db, &before, Timestamp::now())?;
             Ok(before)
         });
         deleted.await
@@ -183,6 +215,28 @@ impl Store {
         })
         .await
     }
+}
+
+fn announce(db: &Db<'_>, found_at: &[u8], at: Timestamp) -> Result<()> {
+    let sql = "INSERT INTO secrets_elsewhere (found_at, at) VALUES ($1, $2) ON CONFLICT DO NOTHING";
+    execute(db, sql, &[&found_at, &micros(at)]).map(drop)
+}
+
+/// From now on a bundle refers to it. `Unavailable` when it took so long to write that it was taken for nobody's.
+fn refer(db: &Db<'_>, kept: &Kept) -> Result<()> {
+    if kept.place == SEALED {
+        return Ok(());
+    }
+    let sql = "DELETE FROM secrets_elsewhere WHERE found_at = $1";
+    if execute(db, sql, &[&kept.value])? == 0 {
+        return Err(Error::unavailable("the values took too long to write; try again"));
+    }
+    Ok(())
+}
+
+/// No bundle refers to it any more.
+fn give_up(db: &Db<'_>, kept: &Kept, at: Timestamp) -> Result<()> {
+    if kept.place == SEALED { Ok(()) } else { announce(db, &kept.value, at) }
 }
 
 fn too_many() -> Error {

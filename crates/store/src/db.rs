@@ -7,6 +7,7 @@
 //! `RETURNING`. Migrations are rewritten where the two name types differently.
 
 pub(crate) mod postgres;
+mod tls;
 
 use std::str::FromStr;
 

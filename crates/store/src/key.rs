@@ -137,6 +137,11 @@ impl Store {
 
     /// `NotFound` for another owner's key. Revoking again is `Ok`.
     pub async fn revoke_key(&self, owner: &OwnerId, id: &str) -> Result<()> {
+        let unknown = || Error::NotFound { what: "key", id: id.to_owned() };
+        if id.contains('\0') {
+            // `PostgreSQL` has no such text.
+            return Err(unknown());
+        }
         let (owner, key) = (owner.clone(), id.to_owned());
         let revoked = self.0.writer.submit(move |batch| {
             execute(
@@ -147,7 +152,7 @@ impl Store {
             )
         });
         if revoked.await? == 0 {
-            return Err(Error::NotFound { what: "key", id: id.to_owned() });
+            return Err(unknown());
         }
         self.0.keys.mark.change()?;
         Ok(())

@@ -21,6 +21,7 @@ mod read;
 mod schema;
 mod subject;
 mod tenancy;
+mod workspace;
 mod writer;
 
 use std::path::Path;
@@ -45,6 +46,7 @@ pub use rate::{Admission, Rate};
 pub use read::{Backlog, NameClaim, OpenLeg, Request};
 pub use subject::Subject;
 pub use tenancy::{LimitRow, Limited, Member, Organisation};
+pub use workspace::WorkspaceSize;
 pub use writer::Pending;
 
 /// A handle on the database; clones share it. With an epoch, it writes about sandboxes only while

@@ -60,6 +60,8 @@ pub struct OpenLeg {
     pub owner: OwnerId,
     pub sandbox: SandboxId,
     pub incarnation: String,
+    /// Until when its use is counted.
+    pub counted_until: Timestamp,
 }
 
 /// Kept events after an id.
@@ -143,12 +145,14 @@ impl Store {
 
     pub async fn open_legs(&self) -> Result<Vec<OpenLeg>> {
         self.read(|db| {
-            let sql = "SELECT owner, sandbox, incarnation FROM legs WHERE ended_at IS NULL";
+            let sql = "SELECT owner, sandbox, incarnation, coalesce(metered_at, started_at)
+                       FROM legs WHERE ended_at IS NULL";
             db.all(sql, &[], |row| {
                 Ok(OpenLeg {
                     owner: row.parsed(0)?,
                     sandbox: row.parsed(1)?,
                     incarnation: row.get(2)?,
+                    counted_until: timestamp(row.get(3)?)?,
                 })
             })
         })

@@ -14,7 +14,7 @@ use crate::db::postgres::Session;
 
 /// In order; the database's `user_version` is how many of them it has. Never edit one that was
 /// released, add another.
-const MIGRATIONS: [&str; 10] = [
+const MIGRATIONS: [&str; 12] = [
     include_str!("migrations/0001_foundation.sql"),
     include_str!("migrations/0002_lease.sql"),
     include_str!("migrations/0003_accounts.sql"),
@@ -25,6 +25,8 @@ const MIGRATIONS: [&str; 10] = [
     include_str!("migrations/0008_usage.sql"),
     include_str!("migrations/0009_billing.sql"),
     include_str!("migrations/0010_agents.sql"),
+    include_str!("migrations/0011_workspace_sizes.sql"),
+    include_str!("migrations/0012_secrets_elsewhere.sql"),
 ];
 
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);

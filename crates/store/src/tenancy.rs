@@ -153,15 +153,17 @@ impl Store {
                 Limited::Organisation(_) => "UPDATE organisations SET plan = $1 WHERE id = $2",
             };
             db.execute(sql, &[&plan, &of.id()])?;
-            let [persistent, ephemeral, disk] = row.quota.in_order().map(|max| max.map(i64::from));
+            let [persistent, ephemeral, disk, stored] =
+                row.quota.in_order().map(|max| max.map(i64::from));
             db.execute(
-                "INSERT INTO quotas
-                 (subject, persistent_max, ephemeral_max, disk_gb_per_tier_max)
-                 VALUES ($1, $2, $3, $4) ON CONFLICT (subject) DO UPDATE SET
+                "INSERT INTO quotas (subject, persistent_max, ephemeral_max,
+                   disk_gb_per_tier_max, workspace_gib_max)
+                 VALUES ($1, $2, $3, $4, $5) ON CONFLICT (subject) DO UPDATE SET
                  persistent_max = excluded.persistent_max,
                  ephemeral_max = excluded.ephemeral_max,
-                 disk_gb_per_tier_max = excluded.disk_gb_per_tier_max",
-                &[&of.id(), &persistent, &ephemeral, &disk],
+                 disk_gb_per_tier_max = excluded.disk_gb_per_tier_max,
+                 workspace_gib_max = excluded.workspace_gib_max",
+                &[&of.id(), &persistent, &ephemeral, &disk, &stored],
             )?;
             Ok(())
         });
@@ -178,7 +180,8 @@ impl Store {
                 Limited::Organisation(_) => "organisations",
             };
             let sql = format!(
-                "SELECT plan, persistent_max, ephemeral_max, disk_gb_per_tier_max FROM {table}
+                "SELECT plan, persistent_max, ephemeral_max, disk_gb_per_tier_max,
+                   workspace_gib_max FROM {table}
                  LEFT JOIN quotas ON quotas.subject = {table}.id WHERE {table}.id = $1"
             );
             db.first(&sql, &[&of.id()], |row| limits(row, 0))?.ok_or_else(|| unknown(&of))
@@ -209,8 +212,9 @@ impl Limited {
 pub(crate) fn standing(db: &Db<'_>, owner: &OwnerId) -> Result<Option<LimitRow>> {
     let rows = db.first(
         "SELECT owners.plan, own.persistent_max, own.ephemeral_max, own.disk_gb_per_tier_max,
+         own.workspace_gib_max,
          organisations.plan, theirs.persistent_max, theirs.ephemeral_max,
-         theirs.disk_gb_per_tier_max
+         theirs.disk_gb_per_tier_max, theirs.workspace_gib_max
          FROM owners
          LEFT JOIN members ON members.owner = owners.id
          LEFT JOIN organisations ON organisations.id = members.organisation
@@ -218,7 +222,7 @@ pub(crate) fn standing(db: &Db<'_>, owner: &OwnerId) -> Result<Option<LimitRow>>
          LEFT JOIN quotas AS theirs ON theirs.subject = organisations.id
          WHERE owners.id = $1",
         &[&owner.as_str()],
-        |row| Ok((limits(row, 0)?, limits(row, 4)?)),
+        |row| Ok((limits(row, 0)?, limits(row, 5)?)),
     )?;
     Ok(rows.map(|(own, theirs)| LimitRow {
         plan: own.plan.or(theirs.plan),
@@ -248,8 +252,12 @@ fn limits(row: &Row<'_>, first: usize) -> Result<LimitRow> {
         let max: Option<i64> = row.get(first + column)?;
         Ok(max.map(u32::try_from).transpose().context("read a quota")?)
     };
-    let quota =
-        QuotaRow { persistent_max: max(1)?, ephemeral_max: max(2)?, disk_gb_per_tier_max: max(3)? };
+    let quota = QuotaRow {
+        persistent_max: max(1)?,
+        ephemeral_max: max(2)?,
+        disk_gb_per_tier_max: max(3)?,
+        workspace_gib_max: max(4)?,
+    };
     Ok(LimitRow { plan: plan_if_any(row, first)?, quota })
 }
 

@@ -85,26 +85,20 @@ impl Manager {
         Self { client: Client::from_conf(settings.build()), prefix }
     }
 
-    /// Answers with what finds the values again.
-    pub(crate) async fn put(
-        &self,
-        owner: &OwnerId,
-        name: &BundleName,
-        plain: &[u8],
-    ) -> Result<String> {
-        let parts = plain.chunks(PART_BYTES_MAX);
+    /// What finds values again that are to be written.
+    pub(crate) fn place_for(&self, owner: &OwnerId, name: &BundleName, plain: &[u8]) -> String {
+        let parts = plain.len().div_ceil(PART_BYTES_MAX);
         let version = uuid::Uuid::now_v7().simple();
-        let found_at = format!("{} {}/{owner}/{name}/{version}", parts.len(), self.prefix);
-        for (id, part) in ids(&found_at)?.into_iter().zip(parts) {
+        format!("{parts} {}/{owner}/{name}/{version}", self.prefix)
+    }
+
+    pub(crate) async fn put(&self, found_at: &str, plain: &[u8]) -> Result<()> {
+        let parts = plain.chunks(PART_BYTES_MAX);
+        for (id, part) in ids(found_at)?.into_iter().zip(parts) {
             let made = self.client.create_secret().name(id).secret_binary(Blob::new(part)).send();
-            if let Err(error) = made.await {
-                let failure = unavailable("write", &error);
-                // What is not deleted here is told by `delete`.
-                let _ = self.delete(&found_at).await;
-                return Err(failure);
-            }
+            made.await.map_err(|error| unavailable("write", &error))?;
         }
-        Ok(found_at)
+        Ok(())
     }
 
     pub(crate) async fn get(&self, found_at: &str) -> Result<Vec<u8>> {

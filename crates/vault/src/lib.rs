@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::Context;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use model::{BundleName, Error, OwnerId, Result, SecretText, SecretValues};
 use seal::Sealer;
 use store::{BundleRecord, Kept, Store};
@@ -24,6 +24,10 @@ pub use aws::{AwsConfig, Credentials};
 pub const BUNDLES_PER_SESSION_MAX: usize = 10;
 
 const LOOK_FOR_KEYS_EVERY: Duration = Duration::from_secs(30);
+
+const CLEAN_EVERY: Duration = Duration::from_secs(600);
+/// Longer than any write takes.
+const NOBODYS_AFTER: SignedDuration = SignedDuration::from_hours(2);
 
 const SEALED: &str = "sealed";
 const AWS: &str = "aws";
@@ -70,7 +74,7 @@ impl Vault {
         }
         let kept = self.keep(owner, name, values).await?;
         if let Err(failure) = self.store.create_bundle(record.clone(), kept.clone()).await {
-            self.forget(&kept).await;
+            self.forget_refused(&kept, &failure).await;
             return Err(failure);
         }
         Ok(record)
@@ -91,7 +95,7 @@ impl Vault {
         match rotated {
             Ok(before) => self.forget(&before).await,
             Err(failure) => {
-                self.forget(&kept).await;
+                self.forget_refused(&kept, &failure).await;
                 return Err(failure);
             }
         }
@@ -197,8 +201,16 @@ impl Vault {
                 Ok(Kept { place: SEALED.into(), value })
             }
             (Place::Aws, Some(aws)) => {
-                let value = aws.put(owner, name, &plain).await?;
-                Ok(Kept { place: AWS.into(), value: value.into_bytes() })
+                let found_at = aws.place_for(owner, name, &plain);
+                // First, so that a crash in between leaves nothing there that is not known.
+                self.store.announce_secret(found_at.as_bytes(), Timestamp::now()).await?;
+                let written = aws.put(&found_at, &plain).await;
+                let kept = Kept { place: AWS.into(), value: found_at.into_bytes() };
+                if let Err(failure) = written {
+                    self.forget(&kept).await;
+                    return Err(failure);
+                }
+                Ok(kept)
             }
             (Place::Aws, None) => Err(not_configured()),
         }
@@ -227,14 +239,48 @@ impl Vault {
     /// What nothing refers to any more. A failure leaves it where it is, and is told to the operator.
     async fn forget(&self, kept: &Kept) {
         let (AWS, Some(aws)) = (kept.place.as_str(), &self.aws) else { return };
-        let forgotten = match found_at(kept) {
-            Ok(found_at) => aws.delete(found_at).await,
-            Err(failure) => Err(failure),
+        let forgotten = async {
+            aws.delete(found_at(kept)?).await?;
+            self.store.forget_secret(&kept.value).await
         };
-        if let Err(failure) = forgotten {
+        if let Err(failure) = forgotten.await {
             let error = format!("{:#}", anyhow::Error::from(failure));
-            tracing::warn!(error, "could not delete a secret that is no longer used");
+            tracing::warn!(
+                error,
+                "could not delete a secret that is no longer used; it is tried again"
+            );
         }
+    }
+
+    /// The same after a write that failed. When it is not known whether a bundle refers to it, it stays; if none
+    /// does, it is found by [`Vault::clean`].
+    async fn forget_refused(&self, kept: &Kept, failure: &Error) {
+        if !matches!(failure, Error::Unavailable { .. } | Error::Internal(_)) {
+            self.forget(kept).await;
+        }
+    }
+
+    /// Deletes elsewhere what crashes and failures left there, now and from time to time. Never ends.
+    pub async fn keep_clean(&self) {
+        loop {
+            let before = Timestamp::now() - NOBODYS_AFTER;
+            if let Err(failure) = self.clean(before).await {
+                let error = format!("{:#}", anyhow::Error::from(failure));
+                tracing::warn!(error, "could not delete secrets that nothing refers to");
+            }
+            tokio::time::sleep(CLEAN_EVERY).await;
+        }
+    }
+
+    /// The same once, of what is older than that.
+    pub async fn clean(&self, before: Timestamp) -> Result<()> {
+        let Some(aws) = &self.aws else { return Ok(()) };
+        for value in self.store.unclaimed_secrets(before).await? {
+            let kept = Kept { place: AWS.into(), value };
+            aws.delete(found_at(&kept)?).await?;
+            self.store.forget_secret(&kept.value).await?;
+        }
+        Ok(())
     }
 }
 

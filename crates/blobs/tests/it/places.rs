@@ -5,7 +5,7 @@ use std::time::Duration;
 use blobs::{Blobs, Key, Used};
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
-use model::{OwnerId, WorkspaceId};
+use model::{Conflict, Error, OwnerId, WorkspaceId};
 
 use crate::s3::S3;
 
@@ -103,10 +103,56 @@ async fn check_lists(blobs: &Blobs) {
     assert_eq!(everything.len(), files.len());
 
     put(blobs, (&ann, &workspace("my.App_1", "x")), "f", b"123").await;
-    let mine = blobs.workspaces(&ann).await.unwrap();
-    assert_eq!(mine.len(), 2, "{mine:?}");
-    assert!(mine.contains(&(workspace("my.App_1", "x"), Used { bytes: 3, files: 1 })));
-    assert!(blobs.workspaces(&owner("an")).await.unwrap().is_empty());
+    let two = [workspace("lists", "default"), workspace("my.App_1", "x")];
+    assert_eq!(blobs.workspaces(&ann, None, 10).await.unwrap(), (two.to_vec(), false));
+    assert!(blobs.workspaces(&owner("an"), None, 10).await.unwrap().0.is_empty());
+}
+
+async fn check_pages_of_workspaces(blobs: &Blobs) {
+    let zoe = owner("zoe");
+    let mut all = Vec::new();
+    for app in ["b", "B", "a.b", "a", "a-b"] {
+        for capset in ["y", "x"] {
+            all.push(workspace(app, capset));
+            put(blobs, (&zoe, all.last().unwrap()), "f", b"x").await;
+        }
+    }
+    all.sort();
+    for limit in [1, 2, 3, 10, 11] {
+        let (mut seen, mut after) = (Vec::new(), None);
+        loop {
+            let (page, more) = blobs.workspaces(&zoe, after.as_ref(), limit).await.unwrap();
+            assert!(page.len() <= limit);
+            after = page.last().cloned();
+            seen.extend(page);
+            if !more {
+                break;
+            }
+        }
+        assert_eq!(seen, all, "by {limit}");
+    }
+}
+
+/// In a bucket both can be; in a directory, whoever came first stays, and is not disturbed.
+async fn check_a_file_in_the_way(blobs: &Blobs, both: bool) {
+    let (ann, one) = (owner("ann"), workspace("ways", "default"));
+    let whose = (&ann, &one);
+    put(blobs, whose, "a", b"file").await;
+    put(blobs, whose, "d/b", b"below").await;
+    assert_eq!(get(blobs, whose, "a/b").await, None);
+    assert_eq!(get(blobs, whose, "d").await, None);
+    assert!(blobs.head(&ann, &one, &key("a/b/c")).await.unwrap().is_none());
+    assert!(!blobs.delete(&ann, &one, &key("a/b")).await.unwrap());
+    assert!(!blobs.delete(&ann, &one, &key("d")).await.unwrap());
+    assert!(names(blobs, whose, "a/b/", 10).await.concat().is_empty());
+    for (in_the_way, length) in [("a/b", 1), ("a/b", 20), ("d", 1), ("d", 20)] {
+        let pieces = stream::iter((0..length).map(|_| Ok(Bytes::from(vec![1; 1 << 20]))));
+        let outcome = blobs.put(&ann, &one, &key(in_the_way), pieces).await;
+        let refused = matches!(&outcome, Err(Error::Conflict { code: Conflict::NameTaken, .. }));
+        assert!(if both { outcome.is_ok() } else { refused }, "{in_the_way}: {outcome:?}");
+    }
+    assert_eq!(get(blobs, whose, "a").await.unwrap(), b"file");
+    assert_eq!(get(blobs, whose, "d/b").await.unwrap(), b"below");
 }
 
 async fn check_notes_and_broken_writes(blobs: &Blobs) {
@@ -129,6 +175,7 @@ async fn check_notes_and_broken_writes(blobs: &Blobs) {
 async fn check(blobs: &Blobs) {
     check_files(blobs).await;
     check_lists(blobs).await;
+    check_pages_of_workspaces(blobs).await;
     check_notes_and_broken_writes(blobs).await;
 }
 
@@ -137,6 +184,7 @@ async fn files_in_a_directory() {
     let dir = tempfile::tempdir().unwrap();
     let blobs = Blobs::in_directory(&dir.path().join("blobs")).unwrap();
     check(&blobs).await;
+    check_a_file_in_the_way(&blobs, false).await;
     let (ann, one, file) = (owner("ann"), workspace("a", "b"), key("f"));
     let signed = blobs.signed(http::Method::GET, (&ann, &one, &file), Duration::from_secs(60));
     assert_eq!(signed.await.unwrap(), None, "links are for the server to make");
@@ -152,6 +200,7 @@ async fn files_in_a_bucket() {
     s3.make_bucket("town").await;
     check(&s3.blobs("town", "some/prefix")).await;
     check(&s3.blobs("town", "")).await;
+    check_a_file_in_the_way(&s3.blobs("town", "ways"), true).await;
 }
 
 #[tokio::test]
@@ -159,5 +208,5 @@ async fn a_bucket_that_is_not_there_is_told_and_is_not_empty() {
     let s3 = S3::start();
     let blobs = s3.blobs("none", "");
     let listed: Vec<_> = blobs.all(&owner("ann"), &workspace("a", "b")).collect().await;
-    assert!(matches!(listed[..], [Err(model::Error::Unavailable { .. })]), "{listed:?}");
+    assert!(matches!(listed[..], [Err(Error::Unavailable { .. })]), "{listed:?}");
 }

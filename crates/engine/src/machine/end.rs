@@ -57,7 +57,7 @@ impl Machine {
         let reason = self.state.borrow().end_reason.unwrap_or(reason);
         self.end_maintenance();
         let cpu_usec = self.cpu_usec().await;
-        self.save_before_end(guest, reason).await?;
+        self.save_before_end(guest, (reason, cpu_usec)).await?;
         let work = self.cell.pool.driver.remove(self.cell.id, reason);
         self.core.bounded(work).await?;
         let incarnation = self.incarnation();
@@ -189,7 +189,7 @@ impl Machine {
         Ok(())
     }
 
-    fn end_leg(&self, incarnation: &str, cpu_usec: u64) -> Change {
+    pub(super) fn end_leg(&self, incarnation: &str, cpu_usec: u64) -> Change {
         let incarnation = incarnation.to_owned();
         Change::EndLeg(LegEnd { incarnation, ended_at: self.core.now(), cpu_usec })
     }

@@ -37,7 +37,7 @@ impl Machine {
     pub(super) async fn save_before_end(
         &mut self,
         guest: Option<Guest>,
-        reason: EndReason,
+        (reason, cpu_usec): (EndReason, u64),
     ) -> Result<()> {
         let has_one = self.state.borrow().spec.workspace.is_some();
         if !has_one || reason == EndReason::CreateFailed {
@@ -59,6 +59,11 @@ impl Machine {
             return Ok(());
         }
         self.core.bounded(driver.stop(self.cell.id, reason)).await?;
+        if let Some(incarnation) = self.incarnation() {
+            // It uses nothing any more, however long its files take to be saved. Told again, it counts once.
+            let ended = self.end_leg(&incarnation, cpu_usec);
+            self.core.record(&self.cell, vec![ended]);
+        }
         let maintenance = self.core.bounded(driver.maintenance(self.cell.id)).await?;
         let root = maintenance.workspace.to_string_lossy().into_owned();
         let guest = maintenance.guest.clone();

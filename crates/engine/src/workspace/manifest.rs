@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::Context;
+use blobs::Used;
 use guest_proto::{TreeEntry, TreeKind};
 use model::{Result, SandboxId};
 use serde::{Deserialize, Serialize};
@@ -31,6 +32,15 @@ pub(crate) struct Entry {
 impl Manifest {
     pub(crate) fn new(sandbox: SandboxId) -> Self {
         Self { sandbox, entries: BTreeMap::new() }
+    }
+
+    /// Of its files.
+    pub(crate) fn size(&self) -> Used {
+        let files = self.entries.values().filter(|entry| entry.kind == TreeKind::File);
+        files.fold(Used::default(), |used, file| Used {
+            bytes: used.bytes + file.size,
+            files: used.files + 1,
+        })
     }
 
     /// `None` when there is none, or one that is not understood: then nothing is known.

@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use anyhow::Context;
-use blobs::Object;
+use blobs::{Object, Used};
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt, TryStreamExt, stream};
 use guest_proto::{Guest, TreeKind};
 use model::{Error, Result, SandboxId};
+use tracing::warn;
 
 use crate::workspace::manifest::Entry;
 use crate::workspace::{Files, Manifest, ROOT};
@@ -24,12 +25,18 @@ enum Piece {
     Link(String, String),
 }
 
-/// Answers with what the sandbox has now, all of it saved.
-pub(super) async fn restore(files: &Files, guest: &Guest, sandbox: SandboxId) -> Result<Manifest> {
+/// Answers with what the sandbox has now, all of it saved; and with what storage has.
+pub(super) async fn restore(
+    files: &Files,
+    guest: &Guest,
+    sandbox: SandboxId,
+) -> Result<(Manifest, Used)> {
     let known = Manifest::read(files).await?;
     let stored = files.blobs.all(&files.owner, &files.workspace);
     let stored: BTreeMap<String, Object> =
         stored.map_ok(|object| (object.key.to_string(), object)).try_collect().await?;
+    let sizes = stored.values().map(|object| object.size);
+    let used = Used { bytes: sizes.sum(), files: stored.len() as u64 };
     let pieces = pieces(known.as_ref(), stored);
     if !pieces.is_empty() {
         let archive = archive(files.clone(), pieces);
@@ -43,23 +50,34 @@ pub(super) async fn restore(files: &Files, guest: &Guest, sandbox: SandboxId) ->
     let now = Manifest { sandbox, entries: entries.collect() };
     // From now on the workspace exists, also when it is empty.
     now.write(files).await?;
-    Ok(now)
+    Ok((now, used))
 }
 
 /// Files are what storage has; directories, links and modes what is remembered.
-fn pieces(known: Option<&Manifest>, stored: BTreeMap<String, Object>) -> Vec<Piece> {
+fn pieces(known: Option<&Manifest>, mut stored: BTreeMap<String, Object>) -> Vec<Piece> {
+    // A bucket can have a file below a file; a sandbox cannot, and is not to fail for that.
+    let hidden: Vec<String> =
+        stored.keys().filter(|path| is_below_a_file(path, &stored)).cloned().collect();
+    for path in &hidden {
+        stored.remove(path);
+    }
+    if !hidden.is_empty() {
+        warn!(hidden = hidden.len(), "files below files are not restored; they stay in storage");
+    }
     let empty = BTreeMap::new();
     let entries = known.map_or(&empty, |known| &known.entries);
     let mode_of = |path: &str, kind: TreeKind, default: u32| {
         entries.get(path).filter(|entry| entry.kind == kind).map_or(default, |entry| entry.mode)
     };
-    let links = entries.iter().filter(|(path, _)| !stored.contains_key(*path));
+    let links = entries
+        .iter()
+        .filter(|(path, _)| !stored.contains_key(*path) && !is_below_a_file(path, &stored));
     let links = links.filter_map(|(path, entry)| {
         // What does not have a good name was never saved.
         path.parse::<blobs::Key>().ok()?;
         entry.target.clone().map(|target| (path.clone(), target))
     });
-    let links: Vec<(String, String)> = links.collect();
+    let mut links: Vec<(String, String)> = links.collect();
     let mut directories: BTreeSet<String> = BTreeSet::new();
     for (path, entry) in entries {
         if entry.kind == TreeKind::Directory && path.parse::<blobs::Key>().is_ok() {
@@ -70,7 +88,8 @@ fn pieces(known: Option<&Manifest>, stored: BTreeMap<String, Object>) -> Vec<Pie
         directories.extend(path.match_indices('/').map(|(at, _)| path[..at].to_owned()));
     }
     // A file where a directory was, or the other way round: what storage has is newer.
-    directories.retain(|path| !stored.contains_key(path));
+    directories.retain(|path| !stored.contains_key(path) && !is_below_a_file(path, &stored));
+    links.retain(|(path, _)| !directories.contains(path));
     let directories = directories.into_iter().map(|path| {
         let mode = mode_of(&path, TreeKind::Directory, DIRECTORY_MODE);
         Piece::Directory(path, mode)
@@ -81,6 +100,10 @@ fn pieces(known: Option<&Manifest>, stored: BTreeMap<String, Object>) -> Vec<Pie
     });
     let links = links.into_iter().map(|(path, target)| Piece::Link(path, target));
     directories.chain(files).chain(links).collect()
+}
+
+fn is_below_a_file(path: &str, stored: &BTreeMap<String, Object>) -> bool {
+    path.match_indices('/').any(|(at, _)| stored.contains_key(&path[..at]))
 }
 
 fn archive(

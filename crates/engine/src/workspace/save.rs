@@ -100,7 +100,7 @@ enum Uploaded {
     Yes(TreeEntry),
     /// Before it could be read.
     Vanished,
-    /// Storage cannot have such a name.
+    /// Storage cannot have such a name, or has something else there.
     NoName,
 }
 
@@ -129,8 +129,12 @@ async fn upload(desk: Desk, entry: TreeEntry, left: Arc<AtomicU64>) -> Result<Up
         taken.map_err(|_| io::Error::other("the files are larger than the disk they are on"))?;
         Ok(piece)
     });
-    files.blobs.put(&files.owner, &files.workspace, &key, bytes).await?;
-    Ok(Uploaded::Yes(entry))
+    match files.blobs.put(&files.owner, &files.workspace, &key, bytes).await {
+        Ok(_) => Ok(Uploaded::Yes(entry)),
+        // Another sandbox has a directory there, or a file above it; it came first.
+        Err(Error::Conflict { .. }) => Ok(Uploaded::NoName),
+        Err(failure) => Err(failure),
+    }
 }
 
 fn unread(error: &GuestError) -> Error {

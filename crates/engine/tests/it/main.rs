@@ -5,6 +5,7 @@
 
 mod adopt;
 mod create;
+mod credit;
 mod events;
 mod exec;
 mod files;

@@ -153,6 +153,9 @@ async fn storage_that_fails_keeps_the_sandboxs_copy_until_it_works_again() {
     assert!(matches!(failure, Error::Unavailable { .. }), "{failure:?}");
     assert_eq!(desk.fixture.phase(&sandbox).await, Phase::Deleting);
     assert!(desk.fixture.engine.is_mounted(&alice().owner, &app()));
+    // Its compute has ended, so nobody pays for it any more.
+    desk.fixture.engine_store.settled().await.unwrap();
+    assert_eq!(desk.fixture.engine_store.open_legs().await.unwrap(), []);
     desk.fixture.pass(30).await;
     assert_eq!(desk.fixture.phase(&sandbox).await, Phase::Deleting);
 
@@ -206,4 +209,39 @@ async fn without_storage_no_workspace_can_be_asked_for() {
     let refused = fixture.create(wanted).await.unwrap_err();
     let code = "workspace_not_available";
     assert!(matches!(refused, Error::NotImplemented { code: c, .. } if c == code), "{refused:?}");
+}
+
+#[tokio::test]
+async fn two_that_disagree_about_a_name_both_end_and_the_first_stays() {
+    let desk = Desk::new().await;
+    let first = desk.fixture.create(with_workspace()).await.unwrap();
+    let second = desk.fixture.create(with_workspace()).await.unwrap();
+    desk.write(&first, "a", "a file").await;
+    desk.run(&second, "mkdir a; echo below > a/b; echo other > c").await;
+    desk.delete(&first).await;
+    desk.delete(&second).await;
+    assert_eq!(desk.stored().await, ["a", "c"]);
+    desk.fixture.assert_empty().await;
+}
+
+#[tokio::test]
+async fn what_is_kept_is_known_without_looking() {
+    let desk = Desk::new().await;
+    let owner = alice().owner;
+    let size = async || {
+        let size = desk.fixture.engine_store.workspace_size(&owner, &app()).await.unwrap();
+        size.map(|size| (size.bytes, size.files))
+    };
+    assert_eq!(size().await, None);
+    let sandbox = desk.fixture.create(lasting()).await.unwrap();
+    assert_eq!(size().await, Some((0, 0)));
+    desk.write(&sandbox, "a", "12345").await;
+    desk.write(&sandbox, "b", "123").await;
+    desk.saved_until(&["a", "b"]).await;
+    desk.run(&sandbox, "rm b; printf 1234567 > a; printf 1 > c").await;
+    desk.delete(&sandbox).await;
+    assert_eq!(size().await, Some((8, 2)));
+    let next = desk.fixture.create(with_workspace()).await.unwrap();
+    assert_eq!(size().await, Some((8, 2)));
+    desk.delete(&next).await;
 }

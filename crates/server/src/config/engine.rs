@@ -70,6 +70,7 @@ impl QuotaSettings {
             persistent_max: self.persistent_max.or(plan.persistent_max),
             ephemeral_max: self.ephemeral_max.or(plan.ephemeral_max),
             disk_gb_per_tier_max: self.disk_gb_per_tier_max.or(plan.disk_gb_per_tier_max),
+            workspace_gib_max: self.workspace_gib_max.or(plan.workspace_gib_max),
         }
     }
 }

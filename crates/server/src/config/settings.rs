@@ -59,7 +59,7 @@ pub const SETTINGS: &[Setting] = &[
         "quotas",
         "TABLE",
         "003's for `free`, none for `operator`",
-        "Per plan: `persistent_max`, `ephemeral_max`, `disk_gb_per_tier_max`",
+        "Per plan: `persistent_max`, `ephemeral_max`, `disk_gb_per_tier_max`, `workspace_gib_max`",
     ),
     value("ceiling.vcpu", "N", "`8`", "The most `vcpu` that one sandbox may ask for"),
     value(

@@ -46,7 +46,7 @@ const OUTWARD: [HeaderName; 4] = [ALLOW, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_
         ("path" = String, Path, description = "What the daemon is asked for, from `v1/`"),
     ),
     responses(
-        (status = 200, description = "Whatever the daemon answers, with its status"),
+        (status = "default", description = "Whatever the daemon answers, with its status"),
         (status = 404, description = "No such sandbox, or another owner's; or no such route"),
         (status = 409, description = "`wrong_state`: the sandbox does not run"),
         (status = 503, description = "The daemon does not start, or does not answer"),

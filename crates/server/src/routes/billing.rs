@@ -7,13 +7,16 @@ use api::billing::{
 use axum::Json as Answer;
 use axum::extract::{Request, State};
 use jiff::Timestamp;
-use model::{Error, OwnerId};
+use model::Error;
 use serde_json::Value;
 use store::Movement;
 
+use crate::accounts::proxies::attempter;
 use crate::app::App;
 use crate::auth::{Holder, Operator};
 use crate::body::{self, Json};
+use crate::listen::PeerAddress;
+use crate::money::notice;
 use crate::refusal::Refusal;
 use crate::stripe::Stripe;
 use crate::target::{NoQuery, RawQuery};
@@ -174,6 +177,7 @@ pub(crate) async fn grant(
     responses(
         (status = 200, description = "Heard", body = Done),
         (status = 400, description = "Not signed by Stripe, too old, or not understood"),
+        (status = 429, description = "Too many from one address; `Retry-After` says when to come back"),
         (status = 501, description = "This deployment takes no payments"),
     )
 )]
@@ -182,6 +186,10 @@ pub(crate) async fn webhook(
     request: Request,
 ) -> Result<Answer<Done>, Refusal> {
     let stripe = stripe(&app)?;
+    if let Some(PeerAddress(peer)) = request.extensions().get::<PeerAddress>() {
+        let client = app.accounts.proxies.client(peer.ip(), request.headers());
+        app.billing.webhook_rate.count(&attempter(client).to_string())?;
+    }
     let headers = request.headers().clone();
     let bytes = body::read(request, &app).await?;
     let now = Timestamp::now();
@@ -190,67 +198,11 @@ pub(crate) async fn webhook(
     }
     let event: Value = serde_json::from_slice(&bytes)
         .map_err(|_| Error::invalid("body", "is signed and is no JSON"))?;
-    hear(&app, &event, now).await?;
+    notice::hear(&app, stripe, &event, now).await?;
     Ok(Answer(Done { status: "received".into() }))
-}
-
-/// What is not for us is heard and left alone.
-async fn hear(app: &App, event: &Value, now: Timestamp) -> Result<(), Error> {
-    let of = &event["data"]["object"];
-    match event["type"].as_str().unwrap_or_default() {
-        "checkout.session.completed" | "checkout.session.async_payment_succeeded"
-            if of["payment_status"] == "paid" =>
-        {
-            let owner = owner(of)?;
-            if let Some(customer) = of["customer"].as_str() {
-                app.store.set_payer(&owner, customer).await?;
-            }
-            let cents = amount(app, of, "amount_total")?;
-            let reference = Some(format!("stripe:{}", text(of, "id")?));
-            let description = "Top-up".to_owned();
-            let movement = Movement { cents, kind: "topup", description, reference, at: now };
-            app.store.move_money(&owner, movement).await.map(drop)
-        }
-        "payment_intent.succeeded" | "payment_intent.payment_failed" => {
-            let Some(topup) = of["metadata"]["topup"].as_str() else { return Ok(()) };
-            let paid = event["type"] == "payment_intent.succeeded";
-            app.store.end_topup(topup, paid, now).await.map(drop)
-        }
-        "charge.refunded" => {
-            let owner = owner(of)?;
-            let total = amount(app, of, "amount_refunded")?;
-            let before = event["data"]["previous_attributes"]["amount_refunded"].as_i64();
-            let cents = -(total - before.unwrap_or(0).clamp(0, total));
-            if cents == 0 {
-                return Ok(());
-            }
-            let reference = Some(format!("refund:{}:{total}", text(of, "id")?));
-            let description = "Refund".to_owned();
-            let movement = Movement { cents, kind: "refund", description, reference, at: now };
-            app.store.move_money(&owner, movement).await.map(drop)
-        }
-        _ => Ok(()),
-    }
 }
 
 fn stripe(app: &App) -> Result<&Stripe, Error> {
     let none = || Error::NotImplemented { code: "not_implemented", detail: NOT_CONFIGURED.into() };
     app.billing.stripe.as_deref().ok_or_else(none)
-}
-
-fn owner(of: &Value) -> Result<OwnerId, Error> {
-    of["metadata"]["owner"].as_str().unwrap_or_default().parse()
-}
-
-fn text<'a>(of: &'a Value, field: &str) -> Result<&'a str, Error> {
-    of[field].as_str().ok_or_else(|| Error::invalid(field, "is missing"))
-}
-
-/// In our own currency; another one would be another amount.
-fn amount(app: &App, of: &Value, field: &str) -> Result<i64, Error> {
-    if of["currency"].as_str() != Some(app.billing.currency.as_str()) {
-        return Err(Error::invalid("currency", "not the one of this deployment"));
-    }
-    let cents = of[field].as_i64().filter(|cents| (1..=store::MOVE_CENTS_MAX).contains(cents));
-    cents.ok_or_else(|| Error::invalid(field, "not an amount"))
 }

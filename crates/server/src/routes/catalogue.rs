@@ -27,7 +27,7 @@ pub(crate) async fn list(
     who: Who,
     _none: NoQuery,
 ) -> Result<Answer<Catalogue>, Refusal> {
-    app.catalogue_rate.count(&who.0.owner)?;
+    app.catalogue_rate.count(who.0.owner.as_str())?;
     Ok(Answer(Catalogue::of(catalogue::CATALOGUE)))
 }
 
@@ -47,7 +47,7 @@ pub(crate) async fn get(
     AppTarget(id): AppTarget,
     _none: NoQuery,
 ) -> Result<Answer<Catalogue>, Refusal> {
-    app.catalogue_rate.count(&who.0.owner)?;
+    app.catalogue_rate.count(who.0.owner.as_str())?;
     let Some(entry) = catalogue::entry(&id) else {
         let shown: String = id.chars().take(SHOWN_MAX).collect();
         let entry = AuditEntry {

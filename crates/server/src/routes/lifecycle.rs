@@ -20,6 +20,7 @@ use crate::target::{NoQuery, Target};
     params(("id" = String, Path, description = "Its id or its name")),
     responses(
         (status = 200, description = "It runs", body = Sandbox),
+        (status = 402, description = "`credits_exhausted`: there is no credit left"),
         (status = 404, description = "No such sandbox, or another owner's"),
         (status = 409, description = "`wrong_state`: not from this state; `no_capacity`"),
         (status = 429, description = "`quota_exceeded`; `Retry-After` says when to come back"),

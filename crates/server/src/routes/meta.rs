@@ -78,6 +78,7 @@ pub(crate) async fn docs(State(app): State<App>) -> Response {
     responses(
         (status = 200, description = "OpenMetrics text", body = String,
             content_type = "application/openmetrics-text"),
+        (status = 401, description = "The setting asks for the operator's key, and there is none"),
         (status = 403, description = "The setting asks for the operator's key"),
         (status = 404, description = "Switched off"),
     )

@@ -29,7 +29,7 @@ use crate::target::{NoQuery, PortTarget};
         ("bastide_link" = Option<String>, Query, description = "A signed link, instead of a key"),
     ),
     responses(
-        (status = 200, description = "Whatever the server inside answers, with its status"),
+        (status = "default", description = "Whatever the server inside answers, with its status"),
         (status = 303, description = "A browser opened a link: it has its cookie now"),
         (status = 400, description = "Not a port"),
         (status = 401, description = "No API key and no link, or one that does not work (any more)"),

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use api::sandbox::{CheckedPatch, PartialSandboxes};
 use api::{CreateSandbox, PatchSandbox, Sandbox, SandboxList};
-use axum::Json as Answer;
 use axum::extract::State;
 use axum::http::header::LOCATION;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json as Answer};
 use engine::Idempotency;
 use model::policy::is_public;
 use model::{Change, Error};
@@ -19,6 +19,7 @@ use tokio::time::timeout;
 use url::{Host, Url};
 
 use crate::app::App;
+use crate::audit::About;
 use crate::auth::Who;
 use crate::body::Json;
 use crate::limits::IDEMPOTENCY_KEY_BYTES_MAX;
@@ -75,9 +76,11 @@ pub(crate) async fn create(
     }
     let created = app.engine.create(&caller, sandbox, idempotency).await?;
     oneshot::watch(&app, &created.sandbox.spec);
-    let location = format!("/v1/sandboxes/{}", created.sandbox.spec.id);
+    let id = created.sandbox.spec.id;
+    let (about, location) = (About(id.to_string()), format!("/v1/sandboxes/{id}"));
     let shown = Answer(app.shown(&created.sandbox));
-    let mut response = (StatusCode::CREATED, [(LOCATION, location)], shown).into_response();
+    let created_at = (StatusCode::CREATED, Extension(about), [(LOCATION, location)], shown);
+    let mut response = created_at.into_response();
     if created.replayed {
         let headers = response.headers_mut();
         headers.insert("idempotent-replayed", HeaderValue::from_static("true"));
@@ -149,19 +152,28 @@ pub(crate) async fn patch(
     Target(sandbox): Target,
     _none: NoQuery,
     body: Json<PatchSandbox>,
-) -> Result<Answer<Sandbox>, Refusal> {
+) -> Result<(Extension<About>, Answer<Sandbox>), Refusal> {
     let CheckedPatch { change, llm_key } = body.value.check()?;
+    let mut about = String::new();
+    if let Some(name) = &change.name {
+        about.push_str(&format!(" name={name}"));
+    }
+    if let Some(policy) = &change.policy {
+        about.push_str(&format!(" policy={policy}"));
+    }
     let mut seen = app.engine.get(&caller, &sandbox).await?;
     if let Some(key) = llm_key {
         let has_agent = Order::rotate(&app.vault, seen.spec.id, key).await?;
         if !has_agent {
             return Err(Error::invalid("llm_key", "the sandbox has no agent").into());
         }
+        about.push_str(" llm_key");
     }
     if change != Change::default() {
         seen = app.engine.update(&caller, &sandbox, change).await?;
     }
-    Ok(Answer(app.shown(&seen)))
+    let about = About(format!("{}{about}", seen.spec.id));
+    Ok((Extension(about), Answer(app.shown(&seen))))
 }
 
 /// Destroy a sandbox
@@ -181,8 +193,10 @@ pub(crate) async fn delete(
     Who(caller): Who,
     Target(sandbox): Target,
     _none: NoQuery,
-) -> Result<Answer<Sandbox>, Refusal> {
-    Ok(Answer(app.shown(&app.engine.delete(&caller, &sandbox).await?)))
+) -> Result<(Extension<About>, Answer<Sandbox>), Refusal> {
+    let deleted = app.engine.delete(&caller, &sandbox).await?;
+    let about = About(deleted.spec.id.to_string());
+    Ok((Extension(about), Answer(app.shown(&deleted))))
 }
 
 /// The same JSON spelled another way is the same request.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use api::secrets::Deleted;
 use api::workspace::{
     FileLink, FilesQuery, Workspace, WorkspaceFile, WorkspaceFiles, WorkspaceUsage, Workspaces,
+    WorkspacesQuery,
 };
 use axum::Json as Answer;
 use axum::extract::{Request, State};
@@ -14,33 +15,55 @@ use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use blobs::Key;
-use model::{Error, OwnerId, WorkspaceId};
+use futures_util::{StreamExt, TryStreamExt, stream};
+use model::{Error, OwnerId, Quota, WorkspaceId};
 
 use crate::app::App;
 use crate::auth::Holder;
 use crate::refusal::Refusal;
 use crate::routes::workspace_files;
+use crate::sizes;
 use crate::target::{FileTarget, NoQuery, RawQuery, WorkspaceTarget};
 
 const BYTES: &str = "application/octet-stream";
+/// Workspaces of one page, where they have to be counted.
+const COUNTED_AT_ONCE: usize = 8;
 
 /// List your workspaces
+///
+/// A page at a time, in the order of their names. Sizes are at most a few minutes old.
 #[utoipa::path(
     get, path = "/v1/workspaces", tag = "Workspaces", operation_id = "list_workspaces",
-    responses((status = 200, description = "All of them", body = Workspaces))
+    params(
+        ("limit" = Option<u64>, Query, description = "At most 1000; default 100"),
+        ("token" = Option<String>, Query, description = "`next_token` of the page before"),
+    ),
+    responses(
+        (status = 200, description = "A page", body = Workspaces),
+        (status = 400, description = "A wrong limit or token"),
+    )
 )]
 pub(crate) async fn list(
     State(app): State<App>,
     who: Holder,
-    _none: NoQuery,
+    RawQuery(query): RawQuery,
 ) -> Result<Answer<Workspaces>, Refusal> {
-    let all = app.blobs.workspaces(&who.0.owner).await?;
-    let shown = all.into_iter().map(|(workspace, used)| Workspace {
-        app_id: workspace.app_id().into(),
-        capset_id: workspace.capset_id().into(),
-        size_bytes: used.bytes,
+    let asked = WorkspacesQuery::parse(query.as_deref())?;
+    let after = asked.token.as_deref().map(workspace_of_token).transpose()?;
+    let owner = &who.0.owner;
+    let (page, more) = app.blobs.workspaces(owner, after.as_ref(), asked.limit).await?;
+    let next_token = page.last().filter(|_| more).map(token);
+    let sized = page.into_iter().map(|workspace| {
+        let (app, owner) = (App::clone(&app), owner.clone());
+        async move {
+            let size_bytes = sizes::size(&app, &owner, &workspace).await?;
+            let (app_id, capset_id) = (workspace.app_id().into(), workspace.capset_id().into());
+            Ok::<_, Error>(Workspace { app_id, capset_id, size_bytes })
+        }
     });
-    Ok(Answer(Workspaces { workspaces: shown.collect() }))
+    let sized: Vec<_> = sized.collect();
+    let workspaces = stream::iter(sized).buffered(COUNTED_AT_ONCE).try_collect().await?;
+    Ok(Answer(Workspaces { workspaces, next_token }))
 }
 
 /// List the files of a workspace
@@ -59,6 +82,7 @@ pub(crate) async fn list(
     responses(
         (status = 200, description = "A page; empty when there is no such workspace", body = WorkspaceFiles),
         (status = 400, description = "A wrong limit or token"),
+        (status = 404, description = "A workspace that cannot be"),
     )
 )]
 pub(crate) async fn files(
@@ -71,10 +95,7 @@ pub(crate) async fn files(
     let after = asked.token.as_deref().map(key_of_token).transpose()?;
     let which = (asked.prefix.as_str(), after.as_ref());
     let page = app.blobs.page(&who.0.owner, &workspace, which, asked.limit).await?;
-    let next_token = match page.objects.last() {
-        Some(last) if page.more => Some(URL_SAFE_NO_PAD.encode(last.key.as_str())),
-        Some(_) | None => None,
-    };
+    let next_token = page.objects.last().filter(|_| page.more).map(|last| token(&last.key));
     let shown = page.objects.into_iter().map(|object| WorkspaceFile {
         path: object.key.to_string(),
         size: object.size,
@@ -115,7 +136,8 @@ pub(crate) async fn download(
         return Ok(workspace_files::attachment(object.size, bytes));
     }
     app.blobs.head(owner, &workspace, &key).await?.ok_or_else(|| no_file(&key))?;
-    Ok(Answer(link(&app, Method::GET, (owner, &workspace, &key)).await?).into_response())
+    let link = link(&app, Method::GET, (owner, &workspace, &key), Quota::UNLIMITED).await?;
+    Ok(Answer(link).into_response())
 }
 
 /// Upload a file into a workspace
@@ -132,6 +154,8 @@ pub(crate) async fn download(
     responses(
         (status = 200, description = "The link", body = FileLink),
         (status = 400, description = "A path that can be none, or bytes sent here"),
+        (status = 404, description = "A workspace that cannot be"),
+        (status = 429, description = "`quota_exceeded`: delete files or workspaces first"),
     )
 )]
 pub(crate) async fn upload(
@@ -147,7 +171,9 @@ pub(crate) async fn upload(
         let detail = "this answers with a link: send the bytes there, and nothing here";
         return Err(Error::invalid("body", detail).into());
     }
-    Ok(Answer(link(&app, Method::PUT, (&who.0.owner, &workspace, &key)).await?))
+    sizes::admit(&app, &who.0, &workspace).await?;
+    let quota = app.engine.quota(&who.0);
+    Ok(Answer(link(&app, Method::PUT, (&who.0.owner, &workspace, &key), quota).await?))
 }
 
 /// Delete a file of a workspace
@@ -173,9 +199,13 @@ pub(crate) async fn delete_file(
     FileTarget(workspace, key): FileTarget,
     _none: NoQuery,
 ) -> Result<Answer<Deleted>, Refusal> {
-    if !app.blobs.delete(&who.0.owner, &workspace, &key).await? {
+    let owner = &who.0.owner;
+    let size = app.blobs.head(owner, &workspace, &key).await?.map_or(0, |object| object.size);
+    if !app.blobs.delete(owner, &workspace, &key).await? {
         return Err(no_file(&key).into());
     }
+    let less = (i64::try_from(size).map_or(i64::MIN, |size| -size), -1);
+    app.store.change_workspace_size(owner, &workspace, less).await?;
     Ok(Answer(Deleted::default()))
 }
 
@@ -207,6 +237,7 @@ pub(crate) async fn delete(
     if !app.blobs.remove(owner, &workspace).await? {
         return Err(no_workspace(&workspace.to_string()).into());
     }
+    app.store.forget_workspace_size(owner, &workspace).await?;
     Ok(Answer(Deleted::default()))
 }
 
@@ -220,6 +251,7 @@ pub(crate) async fn delete(
     ),
     responses(
         (status = 200, description = "Size and count; 0 when there is no such workspace", body = WorkspaceUsage),
+        (status = 404, description = "A workspace that cannot be"),
     )
 )]
 pub(crate) async fn usage(
@@ -228,7 +260,7 @@ pub(crate) async fn usage(
     WorkspaceTarget(workspace): WorkspaceTarget,
     _none: NoQuery,
 ) -> Result<Answer<WorkspaceUsage>, Refusal> {
-    let used = app.blobs.used(&who.0.owner, &workspace).await?.unwrap_or_default();
+    let used = sizes::count(&app, &who.0.owner, &workspace).await?.unwrap_or_default();
     Ok(Answer(WorkspaceUsage::new(used.bytes, used.files)))
 }
 
@@ -246,17 +278,36 @@ async fn link(
     app: &App,
     method: Method,
     file: (&OwnerId, &WorkspaceId, &Key),
+    quota: Quota,
 ) -> Result<FileLink, Refusal> {
     let lasts = Duration::from_secs(app.link_seconds);
     let url = match app.blobs.signed(method.clone(), file, lasts).await? {
         Some(url) => url.to_string(),
-        None => workspace_files::link(app, &method, file, lasts)?,
+        None => workspace_files::link(app, &method, file, (lasts, quota.workspace_gib_max))?,
     };
     Ok(FileLink { url, expires_in: app.link_seconds })
 }
 
+/// Where a page ended.
+fn token(last: &impl ToString) -> String {
+    URL_SAFE_NO_PAD.encode(last.to_string())
+}
+
+fn workspace_of_token(token: &str) -> Result<WorkspaceId, Error> {
+    let text = text_of_token(token)?;
+    let (app_id, capset_id) = text.split_once('/').ok_or_else(wrong_token)?;
+    WorkspaceId::new(app_id, capset_id).map_err(|_| wrong_token())
+}
+
 fn key_of_token(token: &str) -> Result<Key, Error> {
-    let wrong = || Error::invalid("token", "not one of ours; begin without it");
-    let bytes = URL_SAFE_NO_PAD.decode(token).map_err(|_| wrong())?;
-    String::from_utf8(bytes).ok().and_then(|text| text.parse().ok()).ok_or_else(wrong)
+    text_of_token(token)?.parse().map_err(|_| wrong_token())
+}
+
+fn text_of_token(token: &str) -> Result<String, Error> {
+    let bytes = URL_SAFE_NO_PAD.decode(token).map_err(|_| wrong_token())?;
+    String::from_utf8(bytes).map_err(|_| wrong_token())
+}
+
+fn wrong_token() -> Error {
+    Error::invalid("token", "not one of ours; begin without it")
 }

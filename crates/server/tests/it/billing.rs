@@ -189,6 +189,144 @@ async fn credit_is_bought_by_itself_and_never_twice() {
     assert_eq!(*times, 2);
 }
 
+/// As Stripe tells of a payer's bank that wants the money back.
+fn dispute(what: &str, status: &str, charge: &str) -> Value {
+    json!({ "type": format!("charge.dispute.{what}"), "data": { "object": { "id": "dp_1",
+        "charge": charge, "amount": 400, "currency": "usd", "status": status, "metadata": {} } } })
+}
+
+#[tokio::test]
+async fn a_dispute_takes_the_money_and_gives_it_back_when_it_is_won() {
+    let stripe = Stripe::start().await;
+    let server = Setup::with(&stripe.settings()).start().await;
+    let (ann, nobody) = (server.account("ann").await, server.nobody());
+    let id = owner(&ann).await;
+    stripe.seen.lock().unwrap().charges.insert("ch_1".into(), id.clone());
+    tell(&nobody, &paid(&id, "cs_1", 1000)).await.json(200);
+    // The bank only asks.
+    tell(&nobody, &dispute("created", "warning_needs_response", "ch_1")).await.json(200);
+    tell(&nobody, &dispute("closed", "warning_closed", "ch_1")).await.json(200);
+    assert_eq!(balance(&ann).await, 1000);
+    for what in ["created", "funds_withdrawn", "created"] {
+        tell(&nobody, &dispute(what, "needs_response", "ch_1")).await.json(200);
+    }
+    assert_eq!(balance(&ann).await, 600);
+    tell(&nobody, &dispute("closed", "lost", "ch_1")).await.json(200);
+    assert_eq!(balance(&ann).await, 600);
+    for what in ["funds_reinstated", "closed"] {
+        tell(&nobody, &dispute(what, "won", "ch_1")).await.json(200);
+    }
+    assert_eq!(balance(&ann).await, 1000);
+    let list = ann.get("/v1/billing/transactions").await.json(200);
+    let rows = list["transactions"].as_array().unwrap();
+    let about: Vec<_> = rows.iter().map(|row| (&row["amount"], &row["description"])).collect();
+    let expected = [(400, "Dispute won"), (-400, "Disputed payment"), (1000, "Top-up")]
+        .map(|(a, d)| (json!(a), json!(d)));
+    assert_eq!(about, expected.iter().map(|(a, d)| (a, d)).collect::<Vec<_>>());
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_dispute_that_is_won_before_it_is_known_is_even() {
+    let stripe = Stripe::start().await;
+    let server = Setup::with(&stripe.settings()).start().await;
+    let (ann, nobody) = (server.account("ann").await, server.nobody());
+    let id = owner(&ann).await;
+    stripe.seen.lock().unwrap().charges.insert("ch_1".into(), id);
+    tell(&nobody, &dispute("closed", "won", "ch_1")).await.json(200);
+    assert_eq!(balance(&ann).await, 0);
+    tell(&nobody, &dispute("created", "needs_response", "ch_1")).await.json(200);
+    assert_eq!(balance(&ann).await, 0);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn what_another_service_does_at_the_same_stripe_is_heard_and_left_alone() {
+    let stripe = Stripe::start().await;
+    stripe.seen.lock().unwrap().charges.insert("ch_theirs".into(), String::new());
+    let server = Setup::with(&stripe.settings()).start().await;
+    let nobody = server.nobody();
+    let mut session = paid("usr_x", "cs_theirs", 1000);
+    session["data"]["object"]["metadata"] = json!({});
+    let refund = json!({ "type": "charge.refunded", "data": { "object": { "id": "ch_theirs",
+        "currency": "jpy", "amount_refunded": 300, "metadata": {} } } });
+    let intent = json!({ "type": "payment_intent.succeeded", "data": { "object": {
+        "id": "pi_theirs", "metadata": { "topup": "top_theirs" } } } });
+    let unknown = dispute("created", "needs_response", "ch_unknown");
+    for event in [session, refund, intent, dispute("closed", "won", "ch_theirs"), unknown] {
+        tell(&nobody, &event).await.json(200);
+    }
+    server.stop().await;
+}
+
+/// Pays for Ann when her balance is low; nothing was begun yet.
+async fn with_topup(stripe: &Stripe) -> (std::sync::Arc<tempfile::TempDir>, String) {
+    let setup = Setup::with(&stripe.settings());
+    let dir = std::sync::Arc::clone(&setup.dir);
+    let server = setup.start().await;
+    let ann = server.account("ann").await;
+    let id = owner(&ann).await;
+    let wanted = json!({ "enabled": true, "threshold_amount": 100, "topup_amount": 500 });
+    ann.post("/v1/billing/auto-topup", &wanted).await.json(200);
+    tell(&server.nobody(), &paid(&id, "cs_1", 100)).await.json(200);
+    server.stop().await;
+    (dir, id)
+}
+
+#[tokio::test]
+async fn a_payment_that_was_begun_days_ago_is_looked_for_and_not_made_again() {
+    for (status, expected) in [("succeeded", 600), ("requires_payment_method", 100)] {
+        let stripe = Stripe::start().await;
+        let (dir, id) = with_topup(&stripe).await;
+        let topup = {
+            let store = crate::harness::store(dir.path());
+            let days_ago = Timestamp::now() - jiff::SignedDuration::from_hours(48);
+            store.due_topups(days_ago).await.unwrap().pop().unwrap()
+        };
+        assert_eq!(topup.owner.as_str(), id);
+        let made = json!({ "id": "pi_1", "status": status, "metadata": { "topup": topup.id } });
+        stripe.seen.lock().unwrap().made =
+            vec![json!({ "id": "pi_0", "status": "succeeded", "metadata": {} }), made];
+        // Whatever is begun after it fails.
+        stripe.seen.lock().unwrap().status = "declined".into();
+        let setup = Setup { dir, ..Setup::with(&stripe.settings()) };
+        let server = setup.start().await;
+        let ann = server.account("ann").await;
+        for _ in 0..500 {
+            let store = crate::harness::store(server.dir.path());
+            let pending = store.due_topups(Timestamp::UNIX_EPOCH).await.unwrap();
+            if !pending.iter().any(|one| one.id == topup.id) {
+                break;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+        assert_eq!(balance(&ann).await, expected, "{status}");
+        {
+            let seen = stripe.seen.lock().unwrap();
+            assert!(!seen.calls.contains_key(&topup.id), "it was not made again: {:?}", seen.calls);
+        }
+        server.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn forged_notices_are_refused_for_coming_often() {
+    let stripe = Stripe::start().await;
+    let server = Setup::with(&stripe.settings()).start().await;
+    let nobody = server.nobody();
+    let mut refused = 0;
+    for _ in 0..650 {
+        let answer = tell_signed(&nobody, "{}", "t=1,v1=00").await;
+        if answer.status == 429 {
+            answer.problem(429, "rate_limited");
+            assert!(answer.header("retry-after").parse::<u32>().unwrap() >= 1);
+            refused += 1;
+        }
+    }
+    assert!(refused >= 50, "{refused}");
+    server.stop().await;
+}
+
 #[tokio::test]
 async fn without_credit_nothing_starts_where_that_is_asked_for() {
     let server = Setup::with("[billing]\nenforce = true\n").start().await;

@@ -55,10 +55,7 @@ impl Setup {
     }
 
     pub(crate) async fn start(self) -> TestServer {
-        let store = match crate::again::url_for(self.dir.path()) {
-            Some(url) => Store::open_postgres(&url, self.dir.path()).unwrap(),
-            None => Store::open(&self.dir.path().join("bastide.db")).unwrap(),
-        };
+        let store = store(self.dir.path());
         let driver = self.pools[0].0.clone();
         let pools = self.pools.iter().enumerate().map(|(i, (driver, max_sandboxes))| Pool {
             name: format!("pool-{i}"),
@@ -120,6 +117,14 @@ impl TestServer {
     pub(crate) async fn stop(self) {
         self.shutdown.cancel();
         timeout(PATIENCE, self.serving).await.unwrap().unwrap().unwrap();
+    }
+}
+
+/// What a server on that directory keeps.
+pub(crate) fn store(dir: &std::path::Path) -> Store {
+    match crate::again::url_for(dir) {
+        Some(url) => Store::open_postgres(&url, dir).unwrap(),
+        None => Store::open(&dir.join("bastide.db")).unwrap(),
     }
 }
 

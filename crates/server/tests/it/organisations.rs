@@ -131,3 +131,60 @@ async fn changes_are_written_down_with_who_what_outcome_and_from_where() {
     server.operator.get("/v1/admin/audit?after=x").await.refuses("after");
     server.stop().await;
 }
+
+#[tokio::test]
+async fn what_is_done_to_sandboxes_is_written_down_too() {
+    let server = TestServer::start().await;
+    let (ann, bob) = (server.account("ann").await, server.account("bob").await);
+    let me = id_of(&ann).await;
+    let made = ann.create(&json!({ "template": "standard", "name": "mine" })).await;
+    let id = made["id"].as_str().unwrap();
+    let path = format!("/v1/sandboxes/{id}");
+    ann.patch("/v1/sandboxes/mine", &json!({ "name": "ours", "policy": "none" })).await.json(200);
+    let link = ann.post("/v1/sandboxes/ours/ports/8080/link", &json!({})).await.json(201);
+    ann.post(&format!("{path}/exec"), &json!({ "command": "true" })).await.json(200);
+    bob.delete(&path).await.problem(404, "not_found");
+    ann.delete("/v1/sandboxes/ours").await.json(200);
+    let mut lines = Vec::new();
+    // Their answers do not wait for it.
+    for _ in 0..500 {
+        let log = server.operator.get("/v1/admin/audit").await.json(200);
+        let all = log["entries"].as_array().unwrap().iter();
+        let of_sandboxes = |line: &&Value| line["action"].as_str().unwrap().contains("sandboxes");
+        lines = all.filter(of_sandboxes).cloned().collect();
+        if lines.len() == 5 {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    let seen: Vec<_> = lines
+        .iter()
+        .map(|line| {
+            assert_eq!(line["address"], "127.0.0.1");
+            let text = |field: &str| line[field].as_str().unwrap().to_owned();
+            (text("actor"), text("action"), text("target"), text("outcome"))
+        })
+        .collect();
+    let bobs = id_of(&bob).await;
+    let of = |actor: &str, action: &str, target: String, outcome: &str| {
+        (actor.to_owned(), action.to_owned(), target, outcome.to_owned())
+    };
+    let one = "/v1/sandboxes/{id}";
+    assert_eq!(
+        seen,
+        [
+            of(&me, "POST /v1/sandboxes", id.into(), "201"),
+            of(&me, &format!("PATCH {one}"), format!("{id} name=ours policy=none"), "200"),
+            of(
+                &me,
+                &format!("POST {one}/ports/{{port}}/link"),
+                "/v1/sandboxes/ours/ports/8080/link".into(),
+                "201"
+            ),
+            of(&bobs, &format!("DELETE {one}"), path.clone(), "404"),
+            of(&me, &format!("DELETE {one}"), id.into(), "200"),
+        ]
+    );
+    assert!(!format!("{lines:?}").contains(link["url"].as_str().unwrap()));
+    server.stop().await;
+}

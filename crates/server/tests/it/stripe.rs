@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use axum::body::Body;
-use axum::extract::{Path, State};
+use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -29,6 +29,10 @@ pub(crate) struct Seen {
     pub(crate) failures: u32,
     /// What becomes of payments.
     pub(crate) status: String,
+    /// Payments that were made before.
+    pub(crate) made: Vec<Value>,
+    /// Whose charges are, by their ids.
+    pub(crate) charges: BTreeMap<String, String>,
 }
 
 type Shared = Arc<Mutex<Seen>>;
@@ -46,7 +50,8 @@ impl Stripe {
             Arc::new(Mutex::new(Seen { status: "succeeded".into(), ..Seen::default() }));
         let routes = Router::new()
             .route("/v1/checkout/sessions", post(checkout))
-            .route("/v1/payment_intents", post(pay))
+            .route("/v1/payment_intents", post(pay).get(payments))
+            .route("/v1/charges/{charge}", get(charge))
             .route("/v1/customers/{customer}/payment_methods", get(cards))
             .with_state(Arc::clone(&seen));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -114,6 +119,29 @@ async fn cards(Path(customer): Path<String>, headers: HeaderMap) -> Json<Value> 
     assert_eq!(headers["authorization"], format!("Bearer {SECRET_KEY}"));
     assert_eq!(customer, "cus_1");
     Json(json!({ "data": [{ "id": "pm_1" }] }))
+}
+
+async fn payments(
+    State(seen): State<Shared>,
+    Query(query): Query<BTreeMap<String, String>>,
+    headers: HeaderMap,
+) -> Json<Value> {
+    assert_eq!(headers["authorization"], format!("Bearer {SECRET_KEY}"));
+    assert_eq!(query["customer"], "cus_1");
+    assert!(query["created[gte]"].parse::<i64>().unwrap() > 0);
+    Json(json!({ "data": seen.lock().unwrap().made, "has_more": false }))
+}
+
+async fn charge(
+    State(seen): State<Shared>,
+    Path(charge): Path<String>,
+    headers: HeaderMap,
+) -> Result<Json<Value>, StatusCode> {
+    assert_eq!(headers["authorization"], format!("Bearer {SECRET_KEY}"));
+    let owner = seen.lock().unwrap().charges.get(&charge).cloned();
+    let owner = owner.ok_or(StatusCode::NOT_FOUND)?;
+    let metadata = if owner.is_empty() { json!({}) } else { json!({ "owner": owner }) };
+    Ok(Json(json!({ "id": charge, "metadata": metadata })))
 }
 
 pub(crate) fn signature(body: &str, seconds: i64, secret: &str) -> String {

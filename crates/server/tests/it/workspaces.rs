@@ -191,3 +191,98 @@ async fn what_a_sandbox_leaves_is_in_storage_and_a_mounted_workspace_stays() {
     ann.delete(PATH).await.json(200);
     server.stop().await;
 }
+
+#[tokio::test]
+async fn workspaces_come_in_pages_with_their_sizes() {
+    let server = TestServer::start().await;
+    let ann = server.account("ann").await;
+    for app in ["b", "a", "c"] {
+        let path = format!("/v1/workspaces/{app}/x/files/f");
+        let link = ann.ask("PUT", &path).await.json(200);
+        let request = server.nobody().request("PUT", &target(&link)).header("content-length", 3);
+        server.nobody().send(request.body(Body::from("abc")).unwrap()).await.json(200);
+    }
+    let first = ann.get("/v1/workspaces?limit=2").await.json(200);
+    let token = first["next_token"].as_str().unwrap();
+    let second = ann.get(&format!("/v1/workspaces?limit=2&token={token}")).await.json(200);
+    assert_eq!(second.get("next_token"), None);
+    let all = [first, second].map(|page| page["workspaces"].as_array().unwrap().clone()).concat();
+    let names: Vec<_> = all.iter().map(|one| one["app_id"].as_str().unwrap()).collect();
+    assert_eq!(names, ["a", "b", "c"]);
+    assert!(all.iter().all(|one| one["size_bytes"] == 3));
+    ann.delete("/v1/workspaces/a/x/files/f").await.json(200);
+    let left = ann.get("/v1/workspaces").await.json(200);
+    assert_eq!(left["workspaces"].as_array().unwrap().len(), 2, "{left}");
+    ann.get("/v1/workspaces?limit=0").await.refuses("limit");
+    for bad in ["x", "YQ", "Li4vYQ", "%00"] {
+        ann.get(&format!("/v1/workspaces?token={bad}")).await.refuses("token");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn beyond_the_quota_nothing_more_comes_in_until_something_goes() {
+    let server = Setup::with("[quotas.free]\nworkspace_gib_max = 0\n").start().await;
+    let ann = server.account("ann").await;
+    let path = format!("{PATH}/files/a");
+    // Nothing is kept yet: there is room for a link, and none for a byte.
+    let link = ann.ask("PUT", &path).await.json(200);
+    let nobody = server.nobody();
+    let put = async |link: &Value, bytes: &'static str| {
+        let request = nobody.request("PUT", &target(link)).header("content-length", bytes.len());
+        nobody.send(request.body(Body::from(bytes)).unwrap()).await
+    };
+    let refused = put(&link, "x").await;
+    refused.problem(429, "quota_exceeded");
+    assert_eq!(refused.header("retry-after"), "3600");
+    ann.get(&path).await.problem(404, "not_found");
+    // Nobody can give himself more.
+    let more = target(&link).replace("quota_gib=0", "quota_gib=9");
+    assert!(more.contains("quota_gib=9"));
+    for link in [more.clone(), more.replace("&quota_gib=9", "")] {
+        let request = nobody.request("PUT", &link).header("content-length", "1");
+        nobody.send(request.body(Body::from("x")).unwrap()).await.problem(403, "forbidden");
+    }
+
+    let limits = format!("/v1/admin/owners/{}/limits", owner(&ann).await);
+    let set = async |gib: Value| {
+        let request = server.operator.request("PUT", &limits);
+        let body = Body::from(json!({ "workspace_gib_max": gib }).to_string());
+        server.operator.send(request.body(body).unwrap()).await.json(200)
+    };
+    assert_eq!(set(json!(1)).await["workspace_gib_max"], 1);
+    let link = ann.ask("PUT", &path).await.json(200);
+    put(&link, "kept").await.json(200);
+    set(json!(0)).await;
+    ann.ask("PUT", &path).await.problem(429, "quota_exceeded");
+    let wanted = json!({ "template": "standard", "workspace_enabled": true,
+        "app_id": "my-app", "capset_id": "default" });
+    ann.post("/v1/sandboxes", &wanted).await.problem(429, "quota_exceeded");
+    ann.post("/v1/sandboxes", &json!({ "template": "standard" })).await.json(201);
+    // The operator's plan has no such limit, and reading is free.
+    ann.get(&path).await.json(200);
+    server.operator.ask("PUT", &path).await.json(200);
+    ann.delete(&path).await.json(200);
+    ann.ask("PUT", &path).await.json(200);
+    ann.post("/v1/sandboxes", &wanted).await.json(201);
+    server.stop().await;
+}
+
+async fn owner(client: &Client) -> String {
+    client.get("/v1/usage").await.json(200)["tenant_id"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn a_file_in_the_way_of_a_directory_is_a_conflict_and_no_failure_of_the_storage() {
+    let server = TestServer::start().await;
+    let ann = server.account("ann").await;
+    put(&server, &ann, "a", "file").await;
+    ann.get(&format!("{PATH}/files/a/b")).await.problem(404, "not_found");
+    ann.delete(&format!("{PATH}/files/a/b")).await.problem(404, "not_found");
+    assert_eq!(ann.get(&format!("{PATH}?prefix=a/b/")).await.json(200), json!({ "files": [] }));
+    let link = ann.ask("PUT", &format!("{PATH}/files/a/b")).await.json(200);
+    let nobody = server.nobody();
+    let request = nobody.request("PUT", &target(&link)).header("content-length", 1);
+    nobody.send(request.body(Body::from("x")).unwrap()).await.problem(409, "name_taken");
+    server.stop().await;
+}

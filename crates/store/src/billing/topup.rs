@@ -8,7 +8,7 @@ use crate::Store;
 use crate::billing::{Movement, open, post};
 use crate::change::execute;
 use crate::db::Row;
-use crate::read::micros;
+use crate::read::{micros, timestamp};
 
 /// Failed payments of an owner in a day, before no more are begun.
 const FAILURES_MAX: i64 = 3;
@@ -30,6 +30,8 @@ pub struct Topup {
     pub owner: OwnerId,
     pub cents: i64,
     pub customer: String,
+    /// When it was begun.
+    pub at: Timestamp,
 }
 
 impl Store {
@@ -122,14 +124,15 @@ impl Store {
         });
         begun.await?;
         self.read(|db| {
-            let sql = "SELECT topups.id, topups.owner, topups.cents, payers.customer FROM topups
-                       JOIN payers ON payers.owner = topups.owner WHERE topups.state = 'pending'";
+            let sql = "SELECT topups.id, topups.owner, topups.cents, payers.customer, topups.at
+                       FROM topups JOIN payers ON payers.owner = topups.owner WHERE topups.state = 'pending'";
             db.all(sql, &[], |row| {
                 Ok(Topup {
                     id: row.get(0)?,
                     owner: row.parsed(1)?,
                     cents: row.get(2)?,
                     customer: row.get(3)?,
+                    at: timestamp(row.get(4)?)?,
                 })
             })
         })

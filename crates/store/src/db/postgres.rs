@@ -6,15 +6,15 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, anyhow};
 use model::{Error, Result};
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::time::timeout;
-use tokio_postgres::config::SslMode;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, Config, NoTls, Row, Statement};
+use tokio_postgres::{Client, Config, Row, Statement};
+use tokio_postgres_rustls::MakeRustlsConnect;
 
-use crate::db::Value;
+use crate::db::{Value, tls};
 
 /// For a connection, and for an answer; the server gives up on a statement before we do.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
@@ -28,6 +28,7 @@ const WRITING: &str = "BEGIN; SELECT pg_advisory_xact_lock(6220738861)";
 /// A database, and the runtime that serves connections to it.
 pub(crate) struct Postgres {
     config: Config,
+    tls: MakeRustlsConnect,
     runtime: Option<Runtime>,
 }
 
@@ -43,11 +44,7 @@ pub(crate) struct Session {
 
 impl Postgres {
     pub(crate) fn new(url: &str) -> anyhow::Result<Arc<Self>> {
-        let mut config: Config =
-            url.parse().map_err(|_| anyhow!("database_url: not understood"))?;
-        if config.get_ssl_mode() == SslMode::Require {
-            bail!("database_url: sslmode=require is not supported yet");
-        }
+        let (mut config, tls) = tls::of_url(url)?;
         config.connect_timeout(CONNECT_MAX).tcp_user_timeout(ANSWER_MAX);
         config.application_name("bastide");
         let runtime = Builder::new_multi_thread()
@@ -56,13 +53,13 @@ impl Postgres {
             .enable_all()
             .build()
             .context("start the database's runtime")?;
-        Ok(Arc::new(Self { config, runtime: Some(runtime) }))
+        Ok(Arc::new(Self { config, tls, runtime: Some(runtime) }))
     }
 
     pub(crate) fn connect(&self) -> Result<Session> {
         let runtime = self.runtime.as_ref().context("the database is closed")?.handle().clone();
         let connected = async {
-            let connected = timeout(CONNECT_MAX, self.config.connect(NoTls)).await;
+            let connected = timeout(CONNECT_MAX, self.config.connect(self.tls.clone())).await;
             let (client, connection) = connected.context("it took too long")??;
             runtime.spawn(async move {
                 if let Err(error) = connection.await {

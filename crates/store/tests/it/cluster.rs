@@ -15,10 +15,16 @@ const NOBODY: &str = "65534";
 pub(crate) struct Cluster {
     dir: TempDir,
     postgres: Child,
+    port: String,
 }
 
 impl Cluster {
     pub(crate) fn start() -> Self {
+        Self::start_with(|_| Vec::new())
+    }
+
+    /// With more settings, and files that the server can read.
+    pub(crate) fn start_with(prepare: impl FnOnce(&Path) -> Vec<String>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let nobody = Some(NOBODY.parse().unwrap());
         if rustix::process::geteuid().is_root() {
@@ -32,15 +38,24 @@ impl Cluster {
             .output()
             .unwrap();
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        let more = prepare(dir.path());
+        for file in std::fs::read_dir(dir.path()).unwrap().map(|file| file.unwrap().path()) {
+            if rustix::process::geteuid().is_root() {
+                chown(file, nobody, nobody).unwrap();
+            }
+        }
         let postgres = as_nobody("postgres")
             .args(["-D", &data, "-k", path, "-c", "listen_addresses=", "-c", "fsync=off"])
             .args(["-c", "max_connections=300", "-c", "shared_buffers=32MB"])
+            .args(more.iter().flat_map(|setting| ["-c", setting]))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let cluster = Self { dir, postgres };
+        let port = more.iter().find_map(|setting| setting.strip_prefix("port="));
+        let port = port.unwrap_or("5432").to_owned();
+        let cluster = Self { dir, postgres, port };
         cluster.wait_until_ready();
         cluster
     }
@@ -53,7 +68,10 @@ impl Cluster {
     fn wait_until_ready(&self) {
         let until = Instant::now() + Duration::from_secs(60);
         let is_ready = || {
-            let asked = program("pg_isready").args(["-q", "-h"]).arg(self.socket()).status();
+            let asked = program("pg_isready")
+                .args(["-q", "-p", &self.port, "-h"])
+                .arg(self.socket())
+                .status();
             asked.unwrap().success()
         };
         while !is_ready() {

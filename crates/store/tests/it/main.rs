@@ -12,7 +12,10 @@ mod lease;
 mod money;
 mod on_postgres;
 mod tenancy;
+mod tls;
+mod upgrade;
 mod usage;
+mod workspaces;
 
 use std::path::Path;
 

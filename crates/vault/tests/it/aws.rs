@@ -129,6 +129,31 @@ async fn a_deployment_may_change_its_mind_and_old_bundles_still_open() {
 }
 
 #[tokio::test]
+async fn what_a_crash_leaves_there_is_found_and_deleted_and_nothing_else() {
+    let aws = Aws::start();
+    let dir = tempfile::tempdir().unwrap();
+    let vault = vault(&dir, Place::Aws, Some(aws.config()));
+    let ann = owner("ann");
+    vault.create(&ann, &name("kept"), values(&[("A", "1")])).await.unwrap();
+    let broken = AwsConfig { endpoint: Some("http://127.0.0.1:1".into()), ..aws.config() };
+    let blind = self::vault(&dir, Place::Aws, Some(broken));
+    // Deleted in the store, and its values cannot be reached: as after a crash in between.
+    vault.create(&ann, &name("gone"), values(&[("B", "2")])).await.unwrap();
+    blind.delete(&ann, &name("gone")).await.unwrap();
+    assert_eq!(aws.names().len(), 2);
+    let now = jiff::Timestamp::now();
+    vault.clean(now - jiff::SignedDuration::from_mins(1)).await.unwrap();
+    assert_eq!(aws.names().len(), 2, "it may be on its way still");
+    vault.clean(now + jiff::SignedDuration::from_mins(1)).await.unwrap();
+    assert_eq!(aws.names().len(), 1);
+    assert_eq!(resolved(&vault, &ann, &["kept"]).await, map(&[("A", "1")]));
+    vault.rotate(&ann, &name("kept"), values(&[("A", "2")])).await.unwrap();
+    vault.clean(now + jiff::SignedDuration::from_mins(1)).await.unwrap();
+    assert_eq!(resolved(&vault, &ann, &["kept"]).await, map(&[("A", "2")]));
+    assert_eq!(aws.names().len(), 1);
+}
+
+#[tokio::test]
 async fn a_server_that_is_not_there_is_told_without_a_value() {
     let aws = Aws::start();
     let config = AwsConfig { endpoint: Some("http://127.0.0.1:1".into()), ..aws.config() };

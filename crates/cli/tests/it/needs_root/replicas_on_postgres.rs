@@ -1,6 +1,6 @@
 //! Several servers on one `PostgreSQL` and one data directory: what one knows, all know.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::town::{Asker, Town};
 
@@ -25,6 +25,7 @@ fn servers_on_one_postgresql_agree_and_an_upgrade_keeps_every_sandbox() {
         assert_eq!(town.asker(first).exec(id, "echo hi").unwrap(), "hi\n");
     }
     rates_hold_over_both(&town, first, second);
+    secrets_are_the_same_on_both(&town, first, second);
     let key = signed_up_at_one_revoked_at_the_other(&town, first, second);
     // An upgrade: a new server comes, the old one drains.
     let third = town.join();
@@ -52,6 +53,51 @@ fn rates_hold_over_both(town: &Town, first: u16, second: u16) {
         town.ask(port, "POST", "/v1/tenants", body).status
     });
     assert_eq!(asked, [200, 200, 200, 429, 429]);
+    // What each owner may ask in a minute is counted by one of them for all.
+    let asked = [first, second, first, second, first, second, first]
+        .map(|port| town.ask(port, "GET", "/v1/templates", "").status);
+    assert_eq!(asked, [200, 200, 200, 200, 200, 429, 429]);
+}
+
+/// Made, rotated and deleted at one, seen by the other at once; and never a value.
+fn secrets_are_the_same_on_both(town: &Town, first: u16, second: u16) {
+    let path = "/v1/tenants/me/secrets";
+    let named = |keys: &str| format!(r#"{{"name":"keys","values":{{{keys}}}}}"#);
+    let made = town.ask(first, "POST", path, &named(r#""A":"hush-one""#));
+    assert_eq!(made.status, 201, "{made:?}");
+    let again = town.ask(second, "POST", path, &named(r#""B":"hush-two""#));
+    assert_eq!(again.status, 409, "{again:?}");
+    let one = format!("{path}/keys");
+    let rotated = town.ask(second, "PUT", &one, r#"{"values":{"B":"hush-two","C":"hush-three"}}"#);
+    assert_eq!(rotated.status, 200, "{rotated:?}");
+    for port in [first, second] {
+        let shown = town.ask(port, "GET", &one, "");
+        assert_eq!(shown.body["key_names"], json!(["B", "C"]), "{shown:?}");
+        assert_eq!(shown.body["last_rotated_at"], rotated.body["last_rotated_at"]);
+        assert!(!shown.body.to_string().contains("hush"), "{shown:?}");
+    }
+    // Both at once: one of them comes last, and both say the same afterwards.
+    std::thread::scope(|scope| {
+        for port in [first, second] {
+            let (asker, one) = (town.asker(port), &one);
+            scope.spawn(move || {
+                for _ in 0..10 {
+                    let body = format!(r#"{{"values":{{"FROM_{port}":"hush"}}}}"#);
+                    assert_eq!(asker.ask("PUT", one, &body).unwrap().status, 200);
+                }
+            });
+        }
+    });
+    let shown = [first, second].map(|port| town.ask(port, "GET", &one, "").body);
+    assert_eq!(shown[0], shown[1]);
+    assert_eq!(shown[0]["key_names"].as_array().unwrap().len(), 1);
+    assert_eq!(town.ask(second, "DELETE", &one, "").status, 200);
+    for port in [first, second] {
+        assert_eq!(town.ask(port, "GET", &one, "").status, 404);
+        assert_eq!(town.ask(port, "DELETE", &one, "").status, 404);
+        let listed = town.ask(port, "GET", path, "");
+        assert_eq!(listed.body["bundles"], json!([]), "{listed:?}");
+    }
 }
 
 /// The key, which is good for nothing now.

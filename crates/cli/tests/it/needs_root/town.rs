@@ -59,6 +59,7 @@ impl Town {
             let url = database(cluster.socket(), "town");
             instance.settings.push(("BASTIDE_DATABASE_URL".into(), url));
             instance.settings.push(("BASTIDE_TEST_MODE".into(), "1".into()));
+            instance.settings.push(("BASTIDE_LIMITS_CATALOGUE_PER_MINUTE".into(), "5".into()));
         }
         let (instance, servers) = (Some(instance), BTreeMap::new());
         let mut town = Self { instance, key: String::new(), servers, _cluster: cluster };
