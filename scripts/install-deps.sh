@@ -44,25 +44,23 @@ if [ "$1" = test ] && ! cargo nextest --version >/dev/null 2>&1; then
   echo "installing cargo-nextest"
   cargo install --quiet --locked cargo-nextest
 fi
-# A local server that speaks AWS's APIs.
-if [ "$1" = test ]; then
-  cd "$(dirname "$0")/../tests-aws"
+# Python programs that tests need, each group in an environment of its own.
+environment() {
+  cd "$(dirname "$0")/../$1"
   if ! [ venv/installed -nt requirements.txt ]; then
-    echo "installing the double of AWS"
+    echo "installing $2"
     python3 -m venv venv
     venv/bin/pip install --quiet --disable-pip-version-check --requirement requirements.txt
     touch venv/installed
   fi
-fi
-# The published clients that the guest has to keep working with.
+}
 if [ "$1" = test ]; then
-  cd ../tests-sdk
-  if ! [ venv/installed -nt requirements.txt ]; then
-    echo "installing the Python client"
-    python3 -m venv venv
-    venv/bin/pip install --quiet --disable-pip-version-check --requirement requirements.txt
-    touch venv/installed
-  fi
+  # A local server that speaks AWS's APIs, and what tries out our own.
+  (environment tests-aws "the double of AWS")
+  (environment tests-api "the tester of the contract")
+  # The published clients that the guest has to keep working with.
+  (environment tests-sdk "the Python client")
+  cd "$(dirname "$0")/../tests-sdk"
   if ! [ node_modules/installed -nt package.json ]; then
     echo "installing the Node client"
     npm install --silent --no-audit --no-fund

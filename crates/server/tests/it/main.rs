@@ -13,6 +13,7 @@ mod client;
 #[path = "../../../store/tests/it/cluster.rs"]
 mod cluster;
 mod commands;
+mod contract;
 mod create;
 mod deadlines;
 mod events;
@@ -36,6 +37,7 @@ mod quotas;
 mod relay;
 mod secrets;
 mod sign_in;
+mod sql;
 mod stripe;
 mod tenancy;
 mod tls;

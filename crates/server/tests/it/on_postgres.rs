@@ -13,3 +13,9 @@ fn claims_quotas_and_events_are_the_same_on_postgresql() {
     let modules = ["tenancy::", "organisations::", "quotas::", "idempotency::", "events::"];
     run_again_on_postgres(&[&modules[..], &["--test-threads", "4"]].concat());
 }
+
+#[test]
+fn money_usage_and_sql_in_strings_are_the_same_on_postgresql() {
+    let modules = ["billing::", "usage::", "sql::", "--test-threads", "4"];
+    run_again_on_postgres(&modules);
+}
