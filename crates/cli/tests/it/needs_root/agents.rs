@@ -84,7 +84,7 @@ fn a_sandbox_has_an_agent_daemon_that_only_its_owner_commands() {
     let agents = |words: &[&str]| agents(&server, "box", words);
     let listed: Value = serde_json::from_str(&agents(&["agents", "list"])).unwrap();
     let ids: Vec<_> = listed["agents"].as_array().unwrap().iter().map(|one| &one["id"]).collect();
-    assert_eq!(ids, ["claude", "codex", "opencode", "amp", "mock"]);
+    assert_eq!(ids, ["claude", "codex", "opencode", "amp", "mock", "deictic"]);
 
     let made = agents(&["sessions", "create", "s", "--agent", "mock"]);
     assert!(made.contains("mock-s"), "{made}");

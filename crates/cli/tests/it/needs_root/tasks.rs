@@ -241,6 +241,41 @@ fn the_real_agents_work_on_tasks_through_the_relay() {
     town.end();
 }
 
+/// A repository comes with the stored workspace, the agent runs its test, mends it, and runs it again.
+#[test]
+fn deictic_mends_a_failing_test_in_a_sandbox() {
+    let town = Town::new();
+    let work = json!({ "workspace_enabled": true, "app_id": "app", "capset_id": "set" });
+    let mut first = json!({ "template": "host", "name": "maker" });
+    first.as_object_mut().unwrap().extend(work.as_object().unwrap().clone());
+    town.server.curl_with("/v1/sandboxes", &["-d", &first.to_string()]);
+    let repository = "printf 'def add(a, b):\\n    return a - b\\n' > calc.py; \
+        printf 'import unittest, calc\\nclass Adds(unittest.TestCase):\\n    def test(self):\\n        \
+        self.assertEqual(calc.add(2, 3), 5)\\n' > test_calc.py; ! python3 -m unittest -q 2>/dev/null";
+    town.server.ok(&["sandbox", "exec", "maker", "--", repository]);
+    town.server.ok(&["sandbox", "rm", "maker"]);
+    for (model, variable, base) in [
+        ("claude-sonnet-4-5", "ANTHROPIC_BASE_URL", town.model.url().to_owned()),
+        ("gpt-5", "OPENAI_BASE_URL", format!("{}/v1", town.model.url())),
+    ] {
+        let mut task = json!({ "name": "smith", "agent": "deictic", "model": model, "policy": "none",
+            "task": "play:run cd /workspace && sed -i 's/a - b/a + b/' calc.py && python3 -m unittest 2>&1",
+            "env_vars": { variable: base }, "idle_timeout_seconds": 600 });
+        task.as_object_mut().unwrap().extend(work.as_object().unwrap().clone());
+        let made = town.create(&task);
+        assert_eq!(made["state"], "running", "{made}");
+        let seen = town.ended("smith");
+        let result = town.result("smith");
+        let log = town.inside("smith", "cat /tmp/agent.log");
+        assert_eq!(seen["agent_status"], "completed", "{model}: {result}\n{log}");
+        assert!(result.contains("It came to: ") && result.contains("OK"), "{model}: {result}");
+        town.inside("smith", "cd /workspace && python3 -m unittest -q && grep -q 'a + b' calc.py");
+        town.assert_no_key("smith");
+        town.server.ok(&["sandbox", "rm", "smith"]);
+    }
+    town.end();
+}
+
 fn data(town: &Town) -> String {
     town.server.instance().data().display().to_string()
 }
