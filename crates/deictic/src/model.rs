@@ -7,7 +7,7 @@
 //! sandbox gets. `rig-core` adds its own agents, stores and retries on top of the same. What is needed
 //! is a request and a decoder for each of four formats, which is what these modules are.
 //!
-//! Decoders do no I/O: events in, pieces out, and at the end an [`Answer`]. [`stream`] reads.
+//! Decoders do no I/O: events in, pieces out, and at the end an [`Answer`]. [`Client`] reads.
 
 mod answer;
 mod anthropic;
