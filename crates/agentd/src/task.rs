@@ -126,12 +126,14 @@ impl Tasks {
         }
         files.start().map_err(|error| Error::stream(format!("cannot begin the task: {error}")))?;
         let run = run::run(Arc::clone(&self.host), files, task, self.cancelled.subscribe());
+        // First: it may end before this returns.
+        let running = self.set(TaskState::Running);
         let state = self.state.clone();
         self.host.tasks.spawn(async move {
             let exit_code = run.await;
             state.send_replace(TaskState::Ended { exit_code });
         });
-        Ok(self.set(TaskState::Running))
+        Ok(running)
     }
 
     /// How it is once it does not run any more, or after so long.

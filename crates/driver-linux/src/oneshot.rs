@@ -206,12 +206,13 @@ fn prepare_and_launch(
         own_mounts()?;
     }
     let layout = Layout::open(dir)?;
-    let instance = layout.instance()?;
-    let hierarchy = Hierarchy::detect(&instance)?;
-    let mut slots = Slots::open(&config.runtime_dir, layout.root(), &instance)?;
+    // Before there is anything that a failure would have to undo.
     let kind = config.disk_gb.map_or(DiskKind::Plain, |_| DiskKind::Image);
     let disk = DiskConfig { kind, reserve_bytes: 0, ..DiskConfig::default() };
     let pool = DiskPool::open(layout.root(), disk)?;
+    let instance = layout.instance()?;
+    let hierarchy = Hierarchy::detect(&instance)?;
+    let mut slots = Slots::open(&config.runtime_dir, layout.root(), &instance)?;
     let launched = launch(config, built, &pool, (&layout, &hierarchy, &mut slots));
     match launched {
         Ok((record, sockets)) => Ok((Made { record, pool, hierarchy, slots }, sockets)),

@@ -78,17 +78,23 @@ impl Order {
     /// `None` for a sandbox without an agent, or that is gone.
     pub(crate) async fn of(vault: &Vault, sandbox: SandboxId) -> Result<Option<(OwnerId, Self)>> {
         let Some((owner, plain)) = vault.order(sandbox).await? else { return Ok(None) };
-        // Its error would repeat what it cannot read.
-        let order = serde_json::from_slice(&plain)
-            .map_err(|_| anyhow::anyhow!("what an agent is to do cannot be read"))?;
-        Ok(Some((owner, order)))
+        Ok(Some((owner, Self::read(&plain)?)))
     }
 
     /// From the next call to the model on, the key is this one. Whether there is an agent at all.
     pub(crate) async fn rotate(vault: &Vault, sandbox: SandboxId, key: Secret) -> Result<bool> {
-        let Some((owner, mut order)) = Self::of(vault, sandbox).await? else { return Ok(false) };
-        order.model.key = key;
-        vault.replace_order(&owner, sandbox, &order.bytes()?).await
+        let change = |plain: &[u8]| {
+            let mut order = Self::read(plain)?;
+            order.model.key = key.clone();
+            order.bytes()
+        };
+        vault.change_order(sandbox, change).await
+    }
+
+    fn read(plain: &[u8]) -> Result<Self> {
+        // Its error would repeat what it cannot read.
+        let unread = |_| anyhow::anyhow!("what an agent is to do cannot be read");
+        Ok(serde_json::from_slice(plain).map_err(unread)?)
     }
 
     fn bytes(&self) -> Result<Vec<u8>> {

@@ -36,12 +36,20 @@ impl Store {
         .await
     }
 
-    /// Replaces what a sandbox has; nothing if it has none. Whether it had one.
-    pub async fn replace_agent_order(&self, sandbox: SandboxId, order: AgentOrder) -> Result<bool> {
+    /// Replaces what a sandbox has, unless it has something else by now, or nothing. Whether it did.
+    pub async fn replace_agent_order(
+        &self,
+        sandbox: SandboxId,
+        before: AgentOrder,
+        sealed: Vec<u8>,
+    ) -> Result<bool> {
         let sandbox = sandbox.to_string();
         let replaced = self.0.writer.submit(move |batch| {
-            let sql = "UPDATE agent_orders SET sealed = $1 WHERE sandbox = $2 AND owner = $3";
-            execute(&batch.db, sql, &[&order.sealed, &sandbox, &order.owner.as_str()])
+            let sql = "UPDATE agent_orders SET sealed = $1
+                       WHERE sandbox = $2 AND owner = $3 AND sealed = $4";
+            let of: [&dyn crate::db::Value; 4] =
+                [&sealed, &sandbox, &before.owner.as_str(), &before.sealed];
+            execute(&batch.db, sql, &of)
         });
         Ok(replaced.await? == 1)
     }

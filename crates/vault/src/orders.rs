@@ -2,10 +2,13 @@
 //! the sandbox is there, so that a restarted server still has it, and opened for each use.
 
 use anyhow::Context;
-use model::{OwnerId, Result, SandboxId};
+use model::{Error, OwnerId, Result, SandboxId};
 use store::AgentOrder;
 
 use crate::Vault;
+
+/// Of a change that others get in the way of.
+const CHANGE_TRIES: u32 = 8;
 
 impl Vault {
     /// Sealed for the claims of a sandbox that is about to be made.
@@ -15,22 +18,31 @@ impl Vault {
 
     /// Whose it is and what it says; `None` for a sandbox without an agent.
     pub async fn order(&self, sandbox: SandboxId) -> Result<Option<(OwnerId, Vec<u8>)>> {
-        let Some(AgentOrder { owner, sealed }) = self.store.agent_order(sandbox).await? else {
-            return Ok(None);
-        };
-        let plain = self.sealer.unseal(&sealed, &about(&owner)).context("open an agent's order")?;
-        Ok(Some((owner, plain)))
+        let Some(order) = self.store.agent_order(sandbox).await? else { return Ok(None) };
+        let plain = self.open_order(&order)?;
+        Ok(Some((order.owner, plain)))
     }
 
-    /// From now on it says this. Whether there was one.
-    pub async fn replace_order(
+    /// From now on it says what `change` makes of it. Whether there was one. `Unavailable` when others change
+    /// it all the time.
+    pub async fn change_order(
         &self,
-        owner: &OwnerId,
         sandbox: SandboxId,
-        plain: &[u8],
+        change: impl Fn(&[u8]) -> Result<Vec<u8>>,
     ) -> Result<bool> {
-        let order = AgentOrder { owner: owner.clone(), sealed: self.seal_order(owner, plain)? };
-        self.store.replace_agent_order(sandbox, order).await
+        for _ in 0..CHANGE_TRIES {
+            let Some(before) = self.store.agent_order(sandbox).await? else { return Ok(false) };
+            let sealed = self.seal_order(&before.owner, &change(&self.open_order(&before)?)?)?;
+            if self.store.replace_agent_order(sandbox, before, sealed).await? {
+                return Ok(true);
+            }
+        }
+        Err(Error::unavailable("what the agent is to do changes all the time; try again"))
+    }
+
+    fn open_order(&self, order: &AgentOrder) -> Result<Vec<u8>> {
+        let plain = self.sealer.unseal(&order.sealed, &about(&order.owner));
+        Ok(plain.context("open an agent's order")?)
     }
 
     /// Those under an older master key, under the newest. How many.
@@ -40,13 +52,14 @@ impl Vault {
             let page = self.store.agent_orders(after).await?;
             let Some((last, _)) = page.last() else { return Ok(resealed) };
             after = Some(*last);
-            for (sandbox, AgentOrder { owner, sealed }) in page {
-                if self.sealer.is_newest(&sealed) {
+            for (sandbox, order) in page {
+                if self.sealer.is_newest(&order.sealed) {
                     continue;
                 }
-                let plain = self.sealer.unseal(&sealed, &about(&owner));
-                let plain = plain.context("open an agent's order")?;
-                resealed += usize::from(self.replace_order(&owner, sandbox, &plain).await?);
+                let anew = self.seal_order(&order.owner, &self.open_order(&order)?)?;
+                // A key that was replaced meanwhile stays replaced.
+                let done = self.store.replace_agent_order(sandbox, order, anew).await?;
+                resealed += usize::from(done);
             }
         }
     }

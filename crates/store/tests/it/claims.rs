@@ -191,3 +191,23 @@ async fn a_database_of_a_newer_version_is_refused() {
     database.pragma_update(None, "user_version", 1000).unwrap();
     assert!(matches!(Store::open(&path), Err(Error::Internal(_))));
 }
+
+#[tokio::test]
+async fn an_agents_order_is_replaced_by_who_saw_the_last_one_and_goes_with_its_sandbox() {
+    let fixture = Fixture::new();
+    let (alice, sandbox) = (owner("alice"), SandboxId::generate());
+    let made = vec![Change::ClaimName(name("mine")), Change::KeepOrder(b"one".to_vec())];
+    fixture.store.apply(alice.clone(), sandbox, made).await.unwrap();
+    let kept = async || fixture.store.agent_order(sandbox).await.unwrap();
+    let first = kept().await.unwrap();
+    assert_eq!((&first.owner, first.sealed.as_slice()), (&alice, &b"one"[..]));
+    let replace = async |before, with: &[u8]| {
+        fixture.store.replace_agent_order(sandbox, before, with.to_vec()).await.unwrap()
+    };
+    assert!(replace(first.clone(), b"two").await);
+    // Who read it before that does not bring the old one back.
+    assert!(!replace(first, b"one sealed anew").await);
+    assert_eq!(kept().await.unwrap().sealed, b"two");
+    fixture.store.apply(alice, sandbox, vec![Change::Release]).await.unwrap();
+    assert_eq!(kept().await, None);
+}

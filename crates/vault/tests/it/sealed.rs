@@ -1,8 +1,8 @@
 //! In the store.
 
-use model::Error;
+use model::{Error, SandboxId};
 use seal::Sealer;
-use store::Store;
+use store::{Change, Store};
 use tempfile::TempDir;
 use tokio::task::JoinSet;
 use vault::{Place, Vault};
@@ -103,4 +103,36 @@ async fn after_a_new_master_key_everything_is_sealed_anew_and_the_old_one_can_go
     let later = super::sealed::vault(&dir);
     assert_eq!(resolved(&later, &ann, &["b7"]).await, map(&[("K", "v")]));
     assert_eq!(later.get(&ann, &name("b7")).await.unwrap().rotated_at, None);
+}
+
+#[tokio::test]
+async fn what_agents_are_to_do_is_sealed_anew_and_no_change_of_it_is_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    let vault = vault(&dir);
+    let (ann, sandbox) = (owner("ann"), SandboxId::generate());
+    let sealed = vault.seal_order(&ann, b"sk-secret").unwrap();
+    let made = vec![Change::ClaimName("mine".parse().unwrap()), Change::KeepOrder(sealed)];
+    let store = Store::open(&dir.path().join("bastide.db")).unwrap();
+    store.apply(ann.clone(), sandbox, made).await.unwrap();
+    assert!(!on_disk(&dir).windows(9).any(|part| part == b"sk-secret"));
+
+    let key = dir.path().join("master.key");
+    seal::add_key(&key).unwrap();
+    assert_eq!((vault.reseal().await.unwrap(), vault.reseal().await.unwrap()), (1, 0));
+    assert_eq!(seal::forget_old_keys(&key).unwrap(), 1);
+    let later = super::sealed::vault(&dir);
+    assert_eq!(later.order(sandbox).await.unwrap(), Some((ann.clone(), b"sk-secret".to_vec())));
+
+    let mut changes = JoinSet::new();
+    for _ in 0..4 {
+        let vault = later.clone();
+        changes.spawn(async move {
+            let more = |plain: &[u8]| Ok([plain, b"+"].concat());
+            vault.change_order(sandbox, more).await.unwrap()
+        });
+    }
+    assert_eq!(changes.join_all().await, [true; 4]);
+    assert_eq!(later.order(sandbox).await.unwrap(), Some((ann, b"sk-secret++++".to_vec())));
+    let none = later.change_order(SandboxId::generate(), |plain| Ok(plain.to_vec())).await;
+    assert!(!none.unwrap(), "no such sandbox");
 }
