@@ -212,14 +212,14 @@ fn check_companions(request: &CreateSandbox, agent: Option<AgentKind>) -> Result
 fn check_model(model: Option<&str>, agent: Option<AgentKind>) -> Result<()> {
     let Some(agent) = agent else { return Ok(()) };
     let prefixes: &[&str] = match agent {
-        AgentKind::Deictic => &[""],
+        AgentKind::Deictic | AgentKind::OpenCode | AgentKind::Mock => &[""],
         AgentKind::Claude => &["claude"],
         AgentKind::Codex => &["gpt", "o"],
     };
     let Some(model) = model else {
         return match agent {
             AgentKind::Deictic => Err(Error::invalid("model", "required for the agent deictic")),
-            AgentKind::Claude | AgentKind::Codex => Ok(()),
+            AgentKind::Claude | AgentKind::Codex | AgentKind::OpenCode | AgentKind::Mock => Ok(()),
         };
     };
     let good = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'.' | b'_' | b'-' | b'/' | b':');

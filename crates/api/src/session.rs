@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use model::catalogue::{self, SESSION_TEMPLATES};
-use model::{BundleName, Error, OwnerId, Result};
+use model::{AgentKind, BundleName, Error, OwnerId, Result};
 use serde::Deserialize;
 use serde_json::Value;
 use url::Url;
@@ -94,6 +94,7 @@ pub enum Vendor {
 /// What a session is to be, as far as can be told without asking anybody.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CheckedSession {
+    pub kind: AgentKind,
     pub agent: &'static catalogue::Entry,
     pub agent_version: Option<String>,
     pub template: &'static str,
@@ -115,8 +116,10 @@ impl CreateSession {
         let unknown = |field: &str, text: &str, known: &str| {
             Error::invalid(field, format!("unknown: {text:?}; try {known}"))
         };
-        let agent = catalogue::entry(&self.agent.kind)
+        let agent = catalogue::session_agent(&self.agent.kind)
             .ok_or_else(|| unknown("agent.kind", &self.agent.kind, &kinds()))?;
+        let kind = AgentKind::of_session(agent.app_id);
+        let kind = kind.ok_or_else(|| unknown("agent.kind", &self.agent.kind, &kinds()))?;
         if let Some(version) = &self.agent.version {
             check_slug("agent.version", version)?;
         }
@@ -146,6 +149,7 @@ impl CreateSession {
             return Err(Error::invalid("wire_version", "multi-agent requires wire_version=2"));
         }
         Ok(CheckedSession {
+            kind,
             agent,
             agent_version: self.agent.version,
             template,

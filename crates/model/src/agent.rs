@@ -20,13 +20,18 @@ pub const RELAY_URL: &str = "http://198.19.255.254:4010";
 /// What stands for the key inside: programs insist on having one.
 pub const PLACEHOLDER_KEY: &str = "bastide-relay";
 
-/// An agent of 000; `claude` and `claude-code` are the same one.
+/// An agent of 000; `claude` and `claude-code` are the same one. `OpenCode` and `Mock` are for sessions
+/// alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AgentKind {
     Deictic,
     Claude,
     Codex,
+    #[serde(rename = "opencode")]
+    OpenCode,
+    /// Built into the daemon, the same every time: for those who write clients.
+    Mock,
 }
 
 /// Whose wire format and whose way to send a key.
@@ -69,15 +74,27 @@ impl AgentKind {
             Self::Deictic => "deictic",
             Self::Claude => "claude",
             Self::Codex => "codex",
+            Self::OpenCode => "opencode",
+            Self::Mock => "mock",
+        }
+    }
+
+    /// What the agent of a session may be.
+    pub fn of_session(text: &str) -> Option<Self> {
+        match text {
+            "opencode" => Some(Self::OpenCode),
+            "mock" => Some(Self::Mock),
+            other => other.parse().ok(),
         }
     }
 
     /// The template whose layers hold its program; `None` for what every sandbox has.
     pub fn layer(self) -> Option<TemplateName> {
         match self {
-            Self::Deictic => None,
+            Self::Deictic | Self::Mock => None,
             Self::Claude => Some(TemplateName::of_agent("claude")),
             Self::Codex => Some(TemplateName::of_agent("codex")),
+            Self::OpenCode => Some(TemplateName::of_agent("opencode")),
         }
     }
 }
@@ -120,7 +137,7 @@ impl Vendor {
         match kind {
             AgentKind::Claude => return Self::Anthropic,
             AgentKind::Codex => return Self::OpenAi,
-            AgentKind::Deictic => {}
+            AgentKind::Deictic | AgentKind::OpenCode | AgentKind::Mock => {}
         }
         let model = model.unwrap_or_default();
         let begins = |prefix: &str| model.starts_with(prefix);

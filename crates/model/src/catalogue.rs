@@ -46,11 +46,31 @@ pub const CATALOGUE: &[Entry] = &[Entry {
     }],
 }];
 
+/// What a session may ask for beyond what the catalogue shows (000 has these later): programs of others,
+/// with tools of their own.
+const ADDED: &[Entry] = &[
+    added("claude", "Claude Code"),
+    added("claude-code", "Claude Code"),
+    added("codex", "Codex"),
+    added("opencode", "OpenCode"),
+    added("mock", "Mock, for those who write clients"),
+];
+
+const fn added(app_id: &'static str, name: &'static str) -> Entry {
+    let sets = &[Set { id: "default", name: "Default", tools: &[] }];
+    Entry { app_id, name, description: "", sets }
+}
+
 /// The templates that a session may have (000 *POST /v1/sessions*).
 pub const SESSION_TEMPLATES: &[&str] = &["standard", "browser", "cua"];
 
 pub fn entry(app_id: &str) -> Option<&'static Entry> {
     CATALOGUE.iter().find(|entry| entry.app_id == app_id)
+}
+
+/// What `agent.kind` of a session may be.
+pub fn session_agent(kind: &str) -> Option<&'static Entry> {
+    entry(kind).or_else(|| ADDED.iter().find(|entry| entry.app_id == kind))
 }
 
 impl Entry {

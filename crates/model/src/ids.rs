@@ -23,12 +23,7 @@ impl SandboxId {
 
     /// The 26 characters without `sb-`, as used in host names, paths and cgroup names.
     pub fn bare(&self) -> String {
-        let mut text = String::with_capacity(BARE_LEN);
-        for shift in (0..BARE_LEN).rev() {
-            let digit = (self.0 >> (shift * 5)) & 31;
-            text.push(char::from(ALPHABET[usize::try_from(digit).expect("five bits")]));
-        }
-        text
+        in_base32(self.0)
     }
 }
 
@@ -52,15 +47,7 @@ impl FromStr for SandboxId {
         let lower = text.to_ascii_lowercase();
         let bare = lower.strip_prefix("sb-").unwrap_or(&lower);
         let wrong = || Error::invalid("id", format!("not a sandbox id: {text}"));
-        if bare.len() != BARE_LEN {
-            return Err(wrong());
-        }
-        let mut value: u128 = 0;
-        for byte in bare.bytes() {
-            let digit = ALPHABET.iter().position(|&c| c == byte).ok_or_else(wrong)?;
-            value = value.checked_mul(32).ok_or_else(wrong)? | digit as u128;
-        }
-        Ok(Self(value))
+        of_base32(bare).map(Self).ok_or_else(wrong)
     }
 }
 
@@ -180,6 +167,72 @@ impl fmt::Display for ExecId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
+}
+
+/// `ses_` + a `UUIDv7` in lower-case Crockford base32. Sorts by creation time.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SessionId(u128);
+
+impl SessionId {
+    pub fn generate() -> Self {
+        Self(Uuid::now_v7().as_u128())
+    }
+}
+
+impl fmt::Display for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ses_{}", in_base32(self.0))
+    }
+}
+
+impl fmt::Debug for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl FromStr for SessionId {
+    type Err = Error;
+
+    /// Exactly as it is written. What is no id cannot exist: `NotFound`.
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let none = || Error::NotFound { what: "session", id: text.to_owned() };
+        text.strip_prefix("ses_").and_then(of_base32).map(Self).ok_or_else(none)
+    }
+}
+
+impl Serialize for SessionId {
+    fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for SessionId {
+    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(d)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+fn in_base32(value: u128) -> String {
+    let mut text = String::with_capacity(BARE_LEN);
+    for shift in (0..BARE_LEN).rev() {
+        let digit = (value >> (shift * 5)) & 31;
+        text.push(char::from(ALPHABET[usize::try_from(digit).expect("five bits")]));
+    }
+    text
+}
+
+fn of_base32(text: &str) -> Option<u128> {
+    if text.len() != BARE_LEN {
+        return None;
+    }
+    let mut value: u128 = 0;
+    for byte in text.bytes() {
+        let digit = ALPHABET.iter().position(|&c| c == byte)?;
+        value = value.checked_mul(32)? | digit as u128;
+    }
+    Some(value)
 }
 
 #[cfg(test)]

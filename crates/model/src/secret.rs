@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 use crate::{Error, reserved};
 
 /// Bundles of one owner.
@@ -16,7 +18,8 @@ pub const SECRET_BYTES_MAX: usize = 64 * 1024;
 const KEY_BYTES_MAX: usize = 128;
 
 /// `^[a-z0-9][a-z0-9-]{0,62}$`.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct BundleName(String);
 
 /// Text that never shows up in a log.
@@ -44,6 +47,20 @@ impl FromStr for BundleName {
             return Err(Error::invalid("name", detail));
         }
         Ok(Self(text.to_owned()))
+    }
+}
+
+impl TryFrom<String> for BundleName {
+    type Error = Error;
+
+    fn try_from(text: String) -> Result<Self, Error> {
+        text.parse()
+    }
+}
+
+impl From<BundleName> for String {
+    fn from(name: BundleName) -> Self {
+        name.0
     }
 }
 

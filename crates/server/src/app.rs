@@ -22,6 +22,7 @@ use crate::oneshot::Watched;
 use crate::preview::{Domain, Signer};
 use crate::rate::Rate;
 use crate::relay::Upstream;
+use crate::sessions::Sessions;
 use crate::turns::Turns;
 
 /// Shared by all requests; clones are one pointer.
@@ -59,6 +60,7 @@ pub(crate) struct Shared {
     pub(crate) turns: Turns,
     /// Sandboxes with a one-shot task.
     pub(crate) oneshots: Watched,
+    pub(crate) sessions: Sessions,
     pub(crate) standing: Standing,
 }
 

@@ -30,6 +30,7 @@ mod refusal;
 mod relay;
 mod roster;
 mod routes;
+mod sessions;
 mod signing_key;
 mod sizes;
 mod sse;

@@ -51,6 +51,7 @@ use crate::rate::Rate;
 use crate::refusal::Refusal;
 use crate::relay::{Relay, Upstream};
 use crate::roster::Entered;
+use crate::sessions::Sessions;
 use crate::signing_key::SigningKey;
 use crate::tls::Acceptor;
 use crate::turns::{self, Turns};
@@ -277,6 +278,7 @@ impl Server {
             tasks: self.tasks.clone(),
             turns: Turns::default(),
             oneshots: Watched::default(),
+            sessions: Sessions::default(),
             standing,
         });
         self.engines.push(engine);

@@ -82,7 +82,7 @@ fn the_documents_own_example_is_accepted() {
 #[test]
 fn what_is_wrong_is_named() {
     refused("template", |body| body["template"] = "canvas".into());
-    refused("agent.kind", |body| body["agent"]["kind"] = "codex".into());
+    refused("agent.kind", |body| body["agent"]["kind"] = "amp".into());
     refused("agent.version", |body| body["agent"]["version"] = "../x".into());
     refused("llm.vendor", |body| body["llm"]["vendor"] = "acme".into());
     refused("llm.model", |body| body["llm"]["model"] = "a/b".into());

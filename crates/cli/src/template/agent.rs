@@ -21,10 +21,11 @@ pub(super) async fn build(
     json: bool,
 ) -> Result<ExitCode, Failure> {
     let name = &args.name;
-    let kinds = [AgentKind::Claude, AgentKind::Codex];
+    let kinds = [AgentKind::Claude, AgentKind::Codex, AgentKind::OpenCode];
     let kind = kinds.into_iter().find(|kind| kind.layer().as_ref() == Some(name));
     let kind = kind.ok_or_else(|| {
-        Failure::new(format!("no such agent: {name}")).hint("known are agent-claude, agent-codex")
+        Failure::new(format!("no such agent: {name}"))
+            .hint("known are agent-claude, agent-codex, agent-opencode")
     })?;
     if let (false, Some(built)) = (args.force, store.get(name)?) {
         show::made(&built, json)?;

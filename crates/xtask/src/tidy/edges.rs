@@ -29,6 +29,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "driver",
             "driver-linux",
             "engine",
+            "events",
             "guest-proto",
             "model",
             "seal",
@@ -60,7 +61,7 @@ const FOR_TESTS: &[(&str, &[&str])] = &[
     ("driver-linux", &["guestd"]),
     ("engine", &["guestd"]),
     ("guest-proto", &["guestd"]),
-    ("server", &["guestd"]),
+    ("server", &["agentd", "guestd"]),
 ];
 
 /// Tools may use anything.
