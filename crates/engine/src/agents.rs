@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use driver::RelayConnection;
 use guest_proto::GuestError;
-use model::{Error, Result, SandboxId, SandboxRef, SandboxSpec};
+use model::{EndReason, Error, Phase, Result, SandboxId, SandboxRef, SandboxSpec};
 use tokio::sync::mpsc;
 
 use crate::core::Core;
@@ -82,10 +82,45 @@ impl Engine {
 
     /// A connection to the agent daemon inside, which is started on first use, and its token.
     pub async fn agents(&self, caller: &Caller, sandbox: &SandboxRef) -> Result<(Tunnel, String)> {
+        self.connect_agents(caller, sandbox).await
+    }
+
+    /// The same for who only listens to what is said: the sandbox may idle meanwhile.
+    pub async fn listen_to_agents(
+        &self,
+        caller: &Caller,
+        sandbox: &SandboxRef,
+    ) -> Result<(Tunnel, String)> {
+        let (mut tunnel, token) = self.connect_agents(caller, sandbox).await?;
+        tunnel._guard = None;
+        Ok((tunnel, token))
+    }
+
+    /// Returns when the compute of a sandbox has ended or begins to, with the reason; at once for one that
+    /// is not known.
+    pub async fn ended(&self, sandbox: SandboxId) -> EndReason {
+        let Some(cell) = self.core.registry.get(sandbox) else { return EndReason::Unknown };
+        let mut states = cell.state.clone();
+        drop(cell);
+        let over = |phase| {
+            matches!(phase, Phase::Stopping | Phase::Stopped | Phase::Deleting | Phase::Destroyed)
+        };
+        match states.wait_for(|state| over(state.phase)).await {
+            Ok(state) => state.end_reason.unwrap_or(EndReason::Unknown),
+            // Its task has ended: the engine is shutting down, and sandboxes go on.
+            Err(_) => std::future::pending().await,
+        }
+    }
+
+    async fn connect_agents(
+        &self,
+        caller: &Caller,
+        sandbox: &SandboxRef,
+    ) -> Result<(Tunnel, String)> {
         let mut running = self.core.use_guest(caller, sandbox)?;
         match running.guest.agents().await {
             Ok((inner, token)) => {
-                Ok((Tunnel { inner: Box::pin(inner), _guard: running.guard }, token))
+                Ok((Tunnel { inner: Box::pin(inner), _guard: Some(running.guard) }, token))
             }
             Err(GuestError::Failed(why)) => {
                 Err(Error::unavailable(format!("the agent daemon does not start: {why}")))

@@ -44,7 +44,8 @@ pub struct Logs {
 /// A connection to a port inside; the sandbox counts as in use while it is open.
 pub struct Tunnel {
     pub(crate) inner: Pin<Box<guest_proto::Tunnel>>,
-    pub(crate) _guard: Guard,
+    /// Absent for who only listens.
+    pub(crate) _guard: Option<Guard>,
 }
 
 impl AsyncRead for Tunnel {
@@ -242,7 +243,7 @@ impl Engine {
     ) -> Result<Option<Tunnel>> {
         let mut running = self.core.use_guest(caller, sandbox)?;
         match running.guest.tunnel(port).await {
-            Ok(inner) => Ok(Some(Tunnel { inner: Box::pin(inner), _guard: running.guard })),
+            Ok(inner) => Ok(Some(Tunnel { inner: Box::pin(inner), _guard: Some(running.guard) })),
             Err(GuestError::PortClosed) => Ok(None),
             Err(error) => {
                 let port = port.to_string();

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use blobs::{Blobs, Used};
 use guest_proto::Guest;
-use model::{Error, EventKind, OwnerId, Phase, Result, WorkspaceId};
+use model::{Error, EventKind, OwnerId, Phase, Result, SandboxId, WorkspaceId};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 use tracing::warn;
@@ -77,6 +77,14 @@ impl Engine {
             let state = cell.state.borrow();
             state.phase != Phase::Destroyed && state.spec.workspace.as_ref() == Some(workspace)
         })
+    }
+
+    /// Saves now what changed in the workspace of a sandbox that runs.
+    pub async fn save_workspace(&self, sandbox: SandboxId) -> Result<()> {
+        let none = || Error::no_sandbox(sandbox);
+        let cell = self.core.registry.get(sandbox).ok_or_else(none)?;
+        let guest = cell.state.borrow().guest.clone().ok_or_else(none)?;
+        self.core.save_workspace(&cell, guest, ROOT).await
     }
 }
 

@@ -20,6 +20,7 @@ mod rate;
 mod read;
 mod schema;
 mod session;
+mod session_log;
 mod subject;
 mod tenancy;
 mod workspace;
@@ -31,7 +32,7 @@ use std::sync::{Arc, RwLock};
 use model::Result;
 use tokio::sync::broadcast;
 
-use crate::db::postgres::Postgres;
+use crate::db::postgres::{Order, Postgres};
 
 pub use account::Account;
 pub use agent::{AgentOrder, Tokens};
@@ -45,7 +46,8 @@ pub use lease::Epoch;
 pub use meter::{DayUsage, Metered, RecentSandbox};
 pub use rate::{Admission, Rate};
 pub use read::{Backlog, NameClaim, OpenLeg, Request};
-pub use session::SessionRecord;
+pub use session::{Resuming, SessionRecord, SessionUse};
+pub use session_log::{LogEnd, LogRow, Logged};
 pub use subject::Subject;
 pub use tenancy::{LimitRow, Limited, Member, Organisation};
 pub use workspace::WorkspaceSize;
@@ -59,6 +61,8 @@ pub struct Store(Arc<Shared>, Option<Epoch>);
 struct Shared {
     writer: writer::Writer,
     readers: read::Readers,
+    /// Of events of sessions, which are many and wait for nothing else.
+    log: session_log::Log,
     keys: key::Cache,
     told: broadcast::Sender<StoredEvent>,
     tariff: RwLock<Tariff>,
@@ -74,7 +78,8 @@ impl Store {
         let mut connection = schema::connect(path)?;
         schema::migrate(&mut connection)?;
         let readers = read::Source::Sqlite(path.to_owned());
-        Self::over(writer::Target::Sqlite(connection), readers, path)
+        let log = session_log::Log::open(&path.with_file_name(session_log::FILE))?;
+        Self::over(writer::Target::Sqlite(connection), (readers, log), path)
     }
 
     /// The same in `PostgreSQL`. Servers that share it share a data directory too, where they tell each
@@ -91,16 +96,22 @@ impl Store {
             opening.join().unwrap_or_else(|_| Err(anyhow::anyhow!("open the database").into()))
         })?;
         let readers = read::Source::Postgres(Arc::clone(&postgres));
-        let target = writer::Target::Postgres(postgres, Some(session));
-        Self::over(target, readers, &data_dir.join("bastide.db"))
+        let log = session_log::Log::in_postgres(&postgres)?;
+        let target = writer::Target::Postgres(postgres, Some(session), Order::InTurn);
+        Self::over(target, (readers, log), &data_dir.join("bastide.db"))
     }
 
-    fn over(target: writer::Target, readers: read::Source, path: &Path) -> Result<Self> {
+    fn over(
+        target: writer::Target,
+        (readers, log): (read::Source, session_log::Log),
+        path: &Path,
+    ) -> Result<Self> {
         let told = broadcast::Sender::new(TOLD_MAX);
         let writer = writer::Writer::spawn(target, told.clone())?;
         let readers = read::Readers::new(readers);
         let keys = key::Cache::open(path)?;
-        Ok(Self(Arc::new(Shared { writer, readers, keys, told, tariff: RwLock::default() }), None))
+        let tariff = RwLock::default();
+        Ok(Self(Arc::new(Shared { writer, readers, log, keys, told, tariff }), None))
     }
 
     /// Every event from now on, once it is durable, in the order of the ids.

@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 
 use crate::db::postgres::{Postgres, Session};
 use crate::db::{Db, Row};
-use crate::{EventId, Store, StoredEvent, schema};
+use crate::{EventId, Shared, Store, StoredEvent, schema};
 
 /// Reads at once, each with a connection.
 const READS_MAX: usize = 16;
@@ -177,9 +177,26 @@ impl Store {
         T: Send + 'static,
         W: FnOnce(&Db<'_>) -> Result<T> + Send + 'static,
     {
+        self.read_from(|shared| &shared.readers, work).await
+    }
+
+    /// The same of the log of sessions.
+    pub(crate) async fn read_log<T, W>(&self, work: W) -> Result<T>
+    where
+        T: Send + 'static,
+        W: FnOnce(&Db<'_>) -> Result<T> + Send + 'static,
+    {
+        self.read_from(|shared| &shared.log.readers, work).await
+    }
+
+    async fn read_from<T, W>(&self, which: fn(&Shared) -> &Readers, work: W) -> Result<T>
+    where
+        T: Send + 'static,
+        W: FnOnce(&Db<'_>) -> Result<T> + Send + 'static,
+    {
         let store = self.clone();
-        let turn = self.0.readers.turns.acquire().await.context("wait for a turn to read")?;
-        let answer = tokio::task::spawn_blocking(move || store.0.readers.with(work)).await;
+        let turn = which(&self.0).turns.acquire().await.context("wait for a turn to read")?;
+        let answer = tokio::task::spawn_blocking(move || which(&store.0).with(work)).await;
         drop(turn);
         answer.context("read from the store")?
     }

@@ -10,11 +10,11 @@ use model::Result;
 use rusqlite::Connection;
 
 use crate::db::Db;
-use crate::db::postgres::Session;
+use crate::db::postgres::{Order, Session};
 
 /// In order; the database's `user_version` is how many of them it has. Never edit one that was
 /// released, add another.
-const MIGRATIONS: [&str; 12] = [
+const MIGRATIONS: [&str; 13] = [
     include_str!("migrations/0001_foundation.sql"),
     include_str!("migrations/0002_lease.sql"),
     include_str!("migrations/0003_accounts.sql"),
@@ -27,7 +27,13 @@ const MIGRATIONS: [&str; 12] = [
     include_str!("migrations/0010_agents.sql"),
     include_str!("migrations/0011_workspace_sizes.sql"),
     include_str!("migrations/0012_secrets_elsewhere.sql"),
+    include_str!("migrations/0013_sessions.sql"),
 ];
+
+/// Of the log of sessions, which is a file of its own: see [`connect_log`].
+const LOG_MIGRATIONS: [&str; 1] = [include_str!("session_log/0001_events.sql")];
+/// On `PostgreSQL` the same tables are made with this one of the others.
+const WITH_LOG: usize = 13;
 
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -49,7 +55,23 @@ pub(crate) fn connect(path: &Path) -> Result<Connection> {
     Ok(connection)
 }
 
+/// The same for the log of sessions: what is committed survives the process, and after a loss of power
+/// the file is whole but may lack the last moments. A commit costs no flush for that.
+pub(crate) fn connect_log(path: &Path) -> Result<Connection> {
+    let connection = connect(path)?;
+    connection.pragma_update(None, "synchronous", "NORMAL").context("set synchronous")?;
+    Ok(connection)
+}
+
 pub(crate) fn migrate(connection: &mut Connection) -> Result<()> {
+    migrate_to(connection, &MIGRATIONS)
+}
+
+pub(crate) fn migrate_log(connection: &mut Connection) -> Result<()> {
+    migrate_to(connection, &LOG_MIGRATIONS)
+}
+
+fn migrate_to(connection: &mut Connection, migrations: &[&str]) -> Result<()> {
     let read = |connection: &Connection| -> anyhow::Result<usize> {
         let version: u32 = connection
             .pragma_query_value(None, "user_version", |row| row.get(0))
@@ -57,14 +79,14 @@ pub(crate) fn migrate(connection: &mut Connection) -> Result<()> {
         usize::try_from(version).context("read the schema version")
     };
     // Another server that is writing need not be waited for.
-    if read(connection)? == MIGRATIONS.len() {
+    if read(connection)? == migrations.len() {
         return Ok(());
     }
     let transaction = connection
         .transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)
         .context("begin the migration")?;
-    apply(&Db::Sqlite(&transaction), read(&transaction)?, str::to_owned)?;
-    let version = u32::try_from(MIGRATIONS.len()).context("count the migrations")?;
+    apply(&Db::Sqlite(&transaction), (migrations, read(&transaction)?), str::to_owned)?;
+    let version = u32::try_from(migrations.len()).context("count the migrations")?;
     transaction.pragma_update(None, "user_version", version).context("store the version")?;
     transaction.commit().context("commit the migration")?;
     Ok(())
@@ -72,7 +94,7 @@ pub(crate) fn migrate(connection: &mut Connection) -> Result<()> {
 
 /// The same for `PostgreSQL`, which has no place of its own for the version.
 pub(crate) fn migrate_postgres(session: &Session) -> Result<()> {
-    session.begin()?;
+    session.begin(Order::InTurn)?;
     let db = Db::Postgres(session);
     db.run("CREATE TABLE IF NOT EXISTS schema_version (version BIGINT NOT NULL)")?;
     let done = db.first("SELECT version FROM schema_version", &[], |row| row.get::<i64>(0))?;
@@ -80,7 +102,10 @@ pub(crate) fn migrate_postgres(session: &Session) -> Result<()> {
     if applied == MIGRATIONS.len() {
         return session.roll_back();
     }
-    apply(&db, applied, in_postgres)?;
+    apply(&db, (&MIGRATIONS, applied), in_postgres)?;
+    if applied < WITH_LOG {
+        apply(&db, (&LOG_MIGRATIONS, 0), in_postgres)?;
+    }
     let version = i64::try_from(MIGRATIONS.len()).context("count the migrations")?;
     let sql = match done {
         None => "INSERT INTO schema_version (version) VALUES ($1)",
@@ -90,11 +115,15 @@ pub(crate) fn migrate_postgres(session: &Session) -> Result<()> {
     session.commit()
 }
 
-fn apply(db: &Db<'_>, done: usize, rewrite: impl Fn(&str) -> String) -> Result<()> {
-    if done > MIGRATIONS.len() {
+fn apply(
+    db: &Db<'_>,
+    (migrations, done): (&[&str], usize),
+    rewrite: impl Fn(&str) -> String,
+) -> Result<()> {
+    if done > migrations.len() {
         return Err(anyhow::anyhow!("the database was written by a newer version").into());
     }
-    for (index, migration) in MIGRATIONS.iter().enumerate().skip(done) {
+    for (index, migration) in migrations.iter().enumerate().skip(done) {
         let number = index + 1;
         db.run(&rewrite(migration)).with_context(|| format!("apply migration {number}"))?;
     }

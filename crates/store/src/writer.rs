@@ -16,7 +16,7 @@ use tracing::error;
 
 use crate::StoredEvent;
 use crate::db::Db;
-use crate::db::postgres::{Postgres, Session};
+use crate::db::postgres::{Order, Postgres, Session};
 
 /// Writes that may wait; beyond it the store is overloaded and says so.
 const QUEUE_MAX: usize = 16 * 1024;
@@ -48,7 +48,7 @@ pub(crate) struct Writer(mpsc::Sender<Job>);
 pub(crate) enum Target {
     Sqlite(rusqlite::Connection),
     /// The connection is made anew when it was lost.
-    Postgres(Arc<Postgres>, Option<Session>),
+    Postgres(Arc<Postgres>, Option<Session>, Order),
 }
 
 /// What a piece of work writes to.
@@ -114,7 +114,7 @@ impl Target {
             Self::Sqlite(db) => {
                 Ok(db.execute_batch("BEGIN IMMEDIATE").context("begin to write")?)
             }
-            Self::Postgres(postgres, session) => {
+            Self::Postgres(postgres, session, order) => {
                 if !session.as_ref().is_some_and(Session::is_alive) {
                     *session = None;
                 }
@@ -122,7 +122,7 @@ impl Target {
                     Some(session) => session,
                     None => session.insert(postgres.connect()?),
                 };
-                session.begin()
+                session.begin(*order)
             }
         }
     }
@@ -130,16 +130,16 @@ impl Target {
     fn db(&self) -> Db<'_> {
         match self {
             Self::Sqlite(db) => Db::Sqlite(db),
-            Self::Postgres(_, Some(session)) => Db::Postgres(session),
-            Self::Postgres(_, None) => Db::Gone,
+            Self::Postgres(_, Some(session), _) => Db::Postgres(session),
+            Self::Postgres(_, None, _) => Db::Gone,
         }
     }
 
     fn commit(&self) -> Result<()> {
         match self {
             Self::Sqlite(db) => Ok(db.execute_batch("COMMIT").context("commit")?),
-            Self::Postgres(_, Some(session)) => session.commit(),
-            Self::Postgres(_, None) => Err(Error::unavailable("the database does not answer")),
+            Self::Postgres(_, Some(session), _) => session.commit(),
+            Self::Postgres(_, None, _) => Err(Error::unavailable("the database does not answer")),
         }
     }
 
@@ -148,10 +148,10 @@ impl Target {
         let undone = match self {
             Self::Sqlite(db) if db.is_autocommit() => return,
             Self::Sqlite(db) => db.execute_batch("ROLLBACK").map_err(anyhow::Error::from),
-            Self::Postgres(_, Some(session)) if session.is_alive() => {
+            Self::Postgres(_, Some(session), _) if session.is_alive() => {
                 session.roll_back().map_err(anyhow::Error::from)
             }
-            Self::Postgres(_, _) => return,
+            Self::Postgres(_, _, _) => return,
         };
         if let Err(error) = undone {
             error!(error = format!("{error:#}"), "could not undo a batch");

@@ -66,6 +66,9 @@ impl Machine {
         if !matches!(self.phase(), Phase::Running | Phase::Paused) {
             return;
         }
+        if reason == EndReason::CreditsExhausted {
+            self.cell.activity.notify(Notice::Cancel(CancelReason::CreditsExhausted));
+        }
         let spec = self.state.borrow().spec.clone();
         if spec.shape == Shape::Template && spec.tier == Tier::Ephemeral {
             return self.end(EventKind::CreditsExhausted, reason).await;

@@ -24,6 +24,16 @@ const SESSION: &str = "SET statement_timeout = '30s'; SET idle_in_transaction_se
 /// Whoever writes holds it until the end of the transaction, so that writes follow each other as in
 /// `SQLite`: numbers of events are given in the order in which they can be read.
 const WRITING: &str = "BEGIN; SELECT pg_advisory_xact_lock(6220738861)";
+const WRITING_BESIDE: &str = "BEGIN";
+
+/// Whether one transaction waits for the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// As everything that writes to the tables of the store.
+    InTurn,
+    /// Beside whatever else is written: of tables whose keys are order enough.
+    Beside,
+}
 
 /// A database, and the runtime that serves connections to it.
 pub(crate) struct Postgres {
@@ -97,8 +107,11 @@ impl Session {
         self.writing.get()
     }
 
-    pub(crate) fn begin(&self) -> Result<()> {
-        self.run(WRITING)?;
+    pub(crate) fn begin(&self, order: Order) -> Result<()> {
+        self.run(match order {
+            Order::InTurn => WRITING,
+            Order::Beside => WRITING_BESIDE,
+        })?;
         self.writing.set(true);
         Ok(())
     }
