@@ -26,6 +26,7 @@ use crate::api::{AgentCapabilities, AgentModeInfo, ModelInfo, ServerStatusInfo};
 use crate::error::{Error, Result};
 use crate::host::Host;
 use crate::recorder::Recorder;
+use crate::secrets::{Change, Secrets};
 
 /// One agent program, for the life of the daemon.
 #[async_trait]
@@ -57,10 +58,20 @@ pub trait Adapter: Send + Sync + 'static {
         recorder: &Recorder,
     ) -> Result<Opened>;
 
+    /// Whether a conversation of before can be gone on with, as far as that can be told without the
+    /// program. What [`Adapter::open`] then says counts.
+    fn knows(&self, _native_session_id: &str, _spec: &SessionSpec, _host: &Host) -> bool {
+        true
+    }
+
     /// Of the process that sessions share, for agents that have one.
     fn server_status(&self) -> Option<ServerStatusInfo> {
         None
     }
+
+    /// A session was let go, to be opened again with other variables: ends shared processes that no session
+    /// uses any more, so that they hold nothing of it.
+    async fn let_go(&self) {}
 
     /// The daemon stops: ends the shared process. Called once, after every session ended.
     async fn close(&self) {}
@@ -97,6 +108,8 @@ pub enum Order {
     Question { id: String, answer: Answer },
     /// Ends the turn, if one runs; the session goes on.
     Interrupt,
+    /// Only for agents that take it while they run ([`Description::takes_environment`]).
+    Environment(Change),
     /// Interrupt, then end the program and return.
     Terminate,
 }
@@ -105,6 +118,33 @@ pub enum Order {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
     pub text: String,
+    /// What was said before, for an agent that does not know it. Not part of what the user says now.
+    pub context: Option<String>,
+}
+
+/// Around a context, by which it is known again where an agent repeats it.
+const CONTEXT: (&str, &str) = ("<earlier_conversation>\n", "\n</earlier_conversation>\n\n");
+
+impl Message {
+    pub fn new(text: impl Into<String>) -> Self {
+        Self { text: text.into(), context: None }
+    }
+
+    /// The context as an agent gets it.
+    pub(crate) fn before(&self) -> Option<String> {
+        let (open, close) = CONTEXT;
+        self.context.as_ref().map(|context| format!("{open}{context}{close}"))
+    }
+
+    /// All that the agent is to read, as one text.
+    pub(crate) fn whole(&self) -> String {
+        self.before().unwrap_or_default() + &self.text
+    }
+}
+
+/// Whether a text is what [`Message::before`] made.
+pub(crate) fn is_context(text: &str) -> bool {
+    text.starts_with(CONTEXT.0) && text.ends_with(CONTEXT.1)
 }
 
 /// How a permission is answered.
@@ -152,9 +192,23 @@ pub struct SessionSpec {
     pub directory: PathBuf,
     /// Beside the environment that the host lets through.
     pub env: BTreeMap<String, String>,
+    /// Beside that, and in memory alone.
+    #[serde(skip)]
+    pub secrets: Secrets,
+    /// The agents of an application, for an agent that leads others.
+    #[serde(default)]
+    pub app: Option<Value>,
     pub mcp: BTreeMap<String, McpServer>,
     /// The agent's own id of the session to go on with.
     pub resume: Option<String>,
+}
+
+impl SessionSpec {
+    /// All that its processes get beside what the host lets through.
+    pub fn environment(&self) -> BTreeMap<String, String> {
+        let secrets = self.secrets.iter().map(|(name, value)| (name.clone(), value.clone()));
+        self.env.clone().into_iter().chain(secrets).collect()
+    }
 }
 
 /// A tool server that the agent is to use.
@@ -221,6 +275,10 @@ pub struct Description {
     /// Its turns end with a `turn.completed` item, which is then what ends `/messages/stream`;
     /// otherwise a complete message of the assistant does.
     pub marks_turns: bool,
+    /// The variable with the directory from which a conversation is gone on with, if there is one.
+    pub state_variable: Option<&'static str>,
+    /// Takes other variables while it runs. The rest get them with their next process, between turns.
+    pub takes_environment: bool,
 }
 
 #[derive(Debug)]

@@ -10,7 +10,7 @@ mod deictic;
 #[cfg(test)]
 mod fuzz;
 mod health;
-mod launch;
+pub(crate) mod launch;
 mod mock;
 mod opencode;
 mod questions;

@@ -1,5 +1,6 @@
 //! The daemon without HTTP: its agents and its sessions.
 
+pub(crate) mod hosted;
 mod programs;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -7,14 +8,18 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use serde_json::Value;
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
+use self::hosted::Past;
 use self::programs::Programs;
 use crate::adapter::{Adapter, SessionSpec};
 use crate::api::{AgentInfo, CreateSessionRequest, CreateSessionResponse, SessionInfo};
 use crate::error::{Error, Result};
 use crate::host::Host;
 use crate::install::{Wanted, install};
+use crate::secrets::{Secrets, is_variable};
 use crate::session::{Record, Session};
 use crate::task::{TaskPlace, Tasks};
 
@@ -32,6 +37,29 @@ pub(crate) struct Daemon {
     programs: Programs,
     tasks: Tasks,
     sessions: Mutex<Sessions>,
+    /// One session of a server is made at a time.
+    puts: Semaphore,
+}
+
+/// What a session has beside what the contract says.
+#[derive(Debug, Default)]
+struct Making {
+    secrets: Secrets,
+    app: Option<Value>,
+    past: Past,
+}
+
+/// An id that nobody else can take until this is dropped.
+struct Reserved<'a> {
+    daemon: &'a Daemon,
+    id: &'a str,
+    number: u64,
+}
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        self.daemon.lock().reserved.remove(self.id);
+    }
 }
 
 #[derive(Default)]
@@ -75,7 +103,8 @@ impl Daemon {
         }
         let programs = Programs::default();
         let tasks = Tasks::new(Arc::clone(&host), task);
-        Ok(Arc::new(Self { host, adapters, programs, tasks, sessions: Mutex::new(sessions) }))
+        let (sessions, puts) = (Mutex::new(sessions), Semaphore::new(1));
+        Ok(Arc::new(Self { host, adapters, programs, tasks, sessions, puts }))
     }
 
     pub(crate) fn tasks(&self) -> &Tasks {
@@ -130,24 +159,33 @@ impl Daemon {
         id: &str,
         request: CreateSessionRequest,
     ) -> Result<CreateSessionResponse> {
-        let adapter = Arc::clone(self.adapter(&request.agent)?);
-        let number = self.reserve(id)?;
-        let made = self.make(number, id, request, adapter).await;
-        let mut sessions = self.lock();
-        sessions.reserved.remove(id);
-        let session = made?;
+        let session = self.create_with(id, request, Making::default()).await?;
         let native_session_id = session.info().native_session_id;
-        sessions.order.push(id.to_owned());
-        sessions.by_id.insert(id.to_owned(), session);
         Ok(CreateSessionResponse { healthy: true, error: None, native_session_id })
+    }
+
+    async fn create_with(
+        &self,
+        id: &str,
+        request: CreateSessionRequest,
+        making: Making,
+    ) -> Result<Arc<Session>> {
+        let adapter = Arc::clone(self.adapter(&request.agent)?);
+        let reserved = self.reserve(id)?;
+        let session = self.make(&reserved, request, adapter, making).await?;
+        let mut sessions = self.lock();
+        sessions.order.push(id.to_owned());
+        sessions.by_id.insert(id.to_owned(), Arc::clone(&session));
+        drop(sessions);
+        Ok(session)
     }
 
     async fn make(
         &self,
-        number: u64,
-        id: &str,
+        reserved: &Reserved<'_>,
         request: CreateSessionRequest,
         adapter: Arc<dyn Adapter>,
+        making: Making,
     ) -> Result<Arc<Session>> {
         let description = adapter.description();
         if let Some(name) = description.program
@@ -160,20 +198,25 @@ impl Daemon {
         let modes = adapter
             .choose_modes(request.agent_mode.as_deref(), request.permission_mode.as_deref())?;
         let spec = SessionSpec {
-            session_id: id.to_owned(),
+            session_id: reserved.id.to_owned(),
             agent_mode: modes.agent,
             permission_mode: modes.permission,
             model: request.model,
             variant: request.variant,
             directory: self.directory(request.directory.as_deref())?,
             env: checked_env(request.env.unwrap_or_default())?,
+            secrets: making.secrets,
+            app: making.app,
             mcp: request.mcp.unwrap_or_default(),
             resume: None,
         };
-        let mut record = Record::new(number, description.id, spec);
+        let mut record = Record::new(reserved.number, description.id, spec);
+        record.native_session_id = making.past.native_session_id;
+        record.context = making.past.history;
         record.title = request.title;
         record.directory_asked = request.directory;
-        let directory = self.host.data_dir.join("sessions").join(format!("{number:08}"));
+        let directory = self.host.data_dir.join("sessions");
+        let directory = directory.join(format!("{:08}", reserved.number));
         Session::create(directory, record, adapter, Arc::clone(&self.host)).await
     }
 
@@ -187,7 +230,7 @@ impl Daemon {
     }
 
     /// Nobody else can take the id until it is made or has failed.
-    fn reserve(&self, id: &str) -> Result<u64> {
+    fn reserve<'a>(&'a self, id: &'a str) -> Result<Reserved<'a>> {
         if id.is_empty() || id.len() > SESSION_ID_BYTES_MAX {
             let message = format!("session id: 1 to {SESSION_ID_BYTES_MAX} bytes: {}", id.len());
             return Err(Error::invalid(message));
@@ -204,7 +247,7 @@ impl Daemon {
         sessions.reserved.insert(id.to_owned());
         let number = sessions.next;
         sessions.next += 1;
-        Ok(number)
+        Ok(Reserved { daemon: self, id, number })
     }
 
     pub(crate) fn session(&self, id: &str) -> Result<Arc<Session>> {
@@ -252,9 +295,7 @@ impl Daemon {
 
 /// What cannot be a variable would make the agent fail to start in a way that nobody understands.
 fn checked_env(env: BTreeMap<String, String>) -> Result<BTreeMap<String, String>> {
-    let bad = |(name, value): &(&String, &String)| {
-        name.is_empty() || name.contains(['=', '\0']) || value.contains('\0')
-    };
+    let bad = |(name, value): &(&String, &String)| !is_variable(name, value);
     if let Some((name, _)) = env.iter().find(bad) {
         return Err(Error::invalid(format!("env: not a variable: {name:?}")));
     }

@@ -4,6 +4,7 @@ pub(crate) mod agents;
 mod auth;
 mod cors;
 mod extract;
+mod hosted;
 mod problem;
 pub(crate) mod sessions;
 pub(crate) mod stream;
@@ -50,6 +51,8 @@ pub(crate) fn router(daemon: Arc<Daemon>, token: Option<Token>, cors: Option<Cor
             "/v1/sessions/{session_id}/questions/{question_id}/reject",
             post(sessions::reject_question),
         )
+        .route("/internal/sessions/{session_id}", put(hosted::put))
+        .route("/internal/sessions/{session_id}/env", put(hosted::change_env))
         .route("/internal/task", put(task::put).get(task::wait))
         .route("/internal/task/cancel", post(task::cancel))
         .route_layer(middleware::from_fn_with_state(token.map(Arc::new), auth::require));

@@ -9,6 +9,8 @@
 //! A session outlives the daemon: its directory holds what was asked for (`session.json`) and its
 //! log. The task of a session runs while there is something to do for it.
 
+mod change;
+mod open;
 mod record;
 mod runner;
 
@@ -18,13 +20,16 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tokio::sync::{mpsc, oneshot};
 
-pub(crate) use self::record::{End, Record};
+pub(crate) use self::change::Applies;
+use self::open::open;
+pub(crate) use self::record::{End, Record, Resumed};
 use self::runner::Runner;
 use crate::adapter::{Adapter, Answer, Opened, PermissionReply, SessionSpec, started_metadata};
 use crate::api::SessionInfo;
 use crate::error::{Error, Result};
 use crate::host::Host;
 use crate::recorder::Recorder;
+use crate::secrets::Change;
 
 /// Messages and replies that wait for the session's task or for a turn to end.
 const QUEUE_MAX: usize = 64;
@@ -46,6 +51,8 @@ enum Command {
         answer: Answer,
     },
     Interrupt,
+    /// The secrets are others now.
+    Environment(Change),
     Terminate {
         done: oneshot::Sender<()>,
     },
@@ -83,7 +90,7 @@ impl Session {
     /// A new one whose agent is ready.
     pub(crate) async fn create(
         directory: PathBuf,
-        record: Record,
+        mut record: Record,
         adapter: Arc<dyn Adapter>,
         host: Arc<Host>,
     ) -> Result<Arc<Self>> {
@@ -92,7 +99,7 @@ impl Session {
         let made = std::fs::create_dir_all(&directory)
             .and_then(|()| Recorder::create(&directory.join("events.log"), &id, marks_turns));
         let recorder = made.map_err(|error| Error::stream(format!("make the log: {error}")))?;
-        let opened = match adapter.open(record.spec(), &host, &recorder).await {
+        let opened = match open(&mut record, adapter.as_ref(), &host, &recorder).await {
             Ok(opened) => opened,
             Err(error) => {
                 let _ = std::fs::remove_dir_all(&directory);
@@ -254,6 +261,14 @@ impl Session {
         self.save();
     }
 
+    pub(crate) fn resumed(&self) -> Resumed {
+        self.lock_record().resumed
+    }
+
+    pub(crate) fn spec(&self) -> SessionSpec {
+        self.lock_record().spec().clone()
+    }
+
     pub(crate) fn is_busy(&self) -> bool {
         let live = self.lock_live();
         live.busy || live.queued > 0
@@ -336,6 +351,11 @@ impl Session {
 
     fn log_path(&self) -> PathBuf {
         self.directory.join("events.log")
+    }
+
+    /// What the agent is to be told before the next message, once.
+    fn take_context(&self) -> Option<String> {
+        self.lock_record().context.take()
     }
 
     /// What the agent is opened with after the first time.

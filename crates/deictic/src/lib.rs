@@ -26,6 +26,7 @@ mod toolbox;
 mod tools;
 mod transcript;
 mod turn;
+mod variables;
 mod voice;
 
 pub use self::alone::run as run_alone;

@@ -6,10 +6,11 @@
 //!                                               < permission_requested   > permission
 //!                                               < question_requested     > question
 //! > interrupt (while a turn runs)               < turn_over
+//! > environment (at any time)
 //! > end of input: the session ends
 //! ```
 //!
-//! Keys are never part of it; they come in the environment.
+//! Keys are no part of what it says; they come in the environment, and are replaced as a part of it.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -89,6 +90,12 @@ pub enum Heard {
     },
     /// Ends the turn.
     Interrupt,
+    /// What commands, and the next call of the model, get from now on: variables, a key.
+    Environment {
+        set: BTreeMap<String, String>,
+        #[serde(default)]
+        unset: Vec<String>,
+    },
 }
 
 /// How a permission is answered.

@@ -13,13 +13,14 @@ use crate::history::History;
 use crate::limits::Limits;
 use crate::mcp::{McpTool, Servers};
 use crate::meter::Meter;
-use crate::model::{Client, Endpoint, Environment, Message, is_secret};
+use crate::model::{Client, Endpoint, Environment, Message};
 use crate::prompt;
 use crate::protocol::{PermissionMode, Said, Start, TurnStatus};
 use crate::toolbox::{Entry, Toolbox};
 use crate::tools::{DEFAULT, Places, Workplace};
 use crate::transcript::Transcript;
 use crate::turn::{self, Shared, Trouble, Worker};
+use crate::variables::Variables;
 use crate::voice::Voice;
 
 /// What a session is opened in.
@@ -167,12 +168,10 @@ fn workplace(start: &Start, around: &Surroundings, directory: &Path) -> Workplac
         PermissionMode::Bypass => Places::Everywhere,
         PermissionMode::Default | PermissionMode::Plan => Places::around(directory),
     };
-    // Commands are written by a model: they get no keys.
-    let environment = around.environment.iter().filter(|(name, _)| !is_secret(name));
     Workplace {
         directory: directory.to_owned(),
         places,
-        environment: environment.map(|(name, value)| (name.clone(), value.clone())).collect(),
+        environment: Variables::new(&around.environment),
         limits: around.limits.clone(),
     }
 }

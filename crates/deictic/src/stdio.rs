@@ -145,6 +145,11 @@ impl Loop {
                 self.shared.desk.settle(&id, Given::Answer(answers));
             }
             Ok(Heard::Interrupt) => self.cancel.cancel(),
+            Ok(Heard::Environment { set, unset }) => {
+                if let Err(why) = self.shared.environment(&set, &unset) {
+                    self.voice.error("bad_input", why).await;
+                }
+            }
             Err(error) => {
                 self.voice.error("bad_input", format!("a line of input: {error}")).await;
             }

@@ -17,7 +17,8 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::limits::Limits;
-use crate::model::{Environment, ToolSpec};
+use crate::model::ToolSpec;
+use crate::variables::Variables;
 
 pub(crate) use self::output::Output;
 pub(crate) use self::paths::Places;
@@ -65,8 +66,8 @@ pub(crate) enum End {
 pub(crate) struct Workplace {
     pub(crate) directory: PathBuf,
     pub(crate) places: Places,
-    /// Of commands: without keys.
-    pub(crate) environment: Environment,
+    /// Of commands.
+    pub(crate) environment: Variables,
     pub(crate) limits: Limits,
 }
 

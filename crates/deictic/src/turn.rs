@@ -23,7 +23,7 @@ use crate::fault::Fault;
 use crate::history::History;
 use crate::limits::Limits;
 use crate::meter::Meter;
-use crate::model::{Answer, Client, Message, Stop};
+use crate::model::{Answer, Client, Environment, Message, Stop};
 use crate::toolbox::Toolbox;
 use crate::tools::Workplace;
 use crate::voice::Voice;
@@ -41,6 +41,14 @@ pub(crate) struct Shared {
     pub(crate) meter: Meter,
     pub(crate) workplace: Workplace,
     pub(crate) limits: Limits,
+}
+
+impl Shared {
+    /// From the next command, and the next call of the model, on. Why a key cannot be used.
+    pub(crate) fn environment(&self, set: &Environment, unset: &[String]) -> Result<(), String> {
+        self.workplace.environment.change(set, unset);
+        self.client.endpoint.change_key(set)
+    }
 }
 
 /// An agent at work.

@@ -20,7 +20,8 @@ use super::claude::decoder::Decoder;
 use super::decoded::Decoded;
 use super::launch::defaults_for;
 use crate::adapter::{
-    Adapter, AgentSession, Description, Ended, Mode, Opened, Order, PermissionMode, SessionSpec,
+    Adapter, AgentSession, Description, Ended, Message, Mode, Opened, Order, PermissionMode,
+    SessionSpec,
 };
 use crate::api::AgentCapabilities;
 use crate::conversion::{Conversion, Item};
@@ -52,6 +53,8 @@ static DESCRIPTION: Description = Description {
     modes_are_open: false,
     permission_modes: &[PermissionMode::Default, PermissionMode::Bypass],
     marks_turns: true,
+    state_variable: None,
+    takes_environment: false,
 };
 
 #[derive(Debug, Default)]
@@ -121,10 +124,10 @@ fn arguments(spec: &SessionSpec, thread: Option<&str>) -> Vec<String> {
 }
 
 impl Session {
-    async fn begin(&mut self, text: &str, recorder: &Recorder) {
+    async fn begin(&mut self, message: &Message, recorder: &Recorder) {
         let id = format!("user:{}", uuid::Uuid::new_v4());
         let item = Item::new(id, ItemKind::Message, ItemRole::User)
-            .with_content(vec![ContentPart::text(text)]);
+            .with_content(vec![ContentPart::text(&message.text)]);
         recorder.record_synthetic(item.completed());
         let arguments = arguments(&self.spec, self.thread.as_deref());
         let launch = Launch {
@@ -144,7 +147,7 @@ impl Session {
         };
         let line = json!({
             "type": "user",
-            "message": {"role": "user", "content": [{"type": "text", "text": text}]},
+            "message": {"role": "user", "content": [{"type": "text", "text": message.whole()}]},
         });
         // If it does not read, its end tells.
         let _ = process.write_line(&line.to_string()).await;
@@ -223,10 +226,14 @@ impl AgentSession for Session {
                         self.end(&recorder, false).await;
                         return Ended::Terminated;
                     }
-                    Some(Order::Message(message)) => self.begin(&message.text, &recorder).await,
+                    Some(Order::Message(message)) => self.begin(&message, &recorder).await,
                     Some(Order::Interrupt) => self.interrupt(),
                     // It never asks.
-                    Some(Order::Permission { .. } | Order::Question { .. }) => {}
+                    Some(
+                        Order::Permission { .. }
+                        | Order::Question { .. }
+                        | Order::Environment(_),
+                    ) => {}
                 },
                 line = next_line(&mut self.running) => match line {
                     Some(line) => self.line(line, &recorder),

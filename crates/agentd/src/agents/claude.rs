@@ -16,6 +16,7 @@ mod tools;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -24,7 +25,7 @@ use serde_json::{Value, json};
 use self::decoder::Decoder;
 use self::session::{Session, initialize};
 use super::decoded::{list, some_text};
-use super::launch::defaults_for;
+use super::launch::{defaults_for, variable};
 use crate::adapter::{
     Adapter, Description, McpServer, Mode, Modes, Opened, PermissionMode, SessionSpec,
 };
@@ -33,6 +34,7 @@ use crate::error::{Error, Result};
 use crate::host::Host;
 use crate::process::{AgentProcess, Launch};
 use crate::recorder::Recorder;
+use crate::secrets::Secrets;
 
 static DESCRIPTION: Description = Description {
     id: "claude",
@@ -60,7 +62,12 @@ static DESCRIPTION: Description = Description {
     modes_are_open: false,
     permission_modes: &[PermissionMode::Default, PermissionMode::Plan, PermissionMode::Bypass],
     marks_turns: true,
+    state_variable: Some(CONFIG_DIR),
+    takes_environment: false,
 };
+
+/// The variable with the directory of its settings and conversations.
+const CONFIG_DIR: &str = "CLAUDE_CONFIG_DIR";
 
 /// What a session's process gets unless the environment says otherwise: nothing but the model is
 /// asked for anything, and a model that does not answer is given up on in less than a minute.
@@ -102,6 +109,8 @@ impl Adapter for Claude {
             variant: None,
             directory: host.directory.clone(),
             env: BTreeMap::new(),
+            secrets: Secrets::default(),
+            app: None,
             mcp: BTreeMap::new(),
             resume: None,
         };
@@ -109,6 +118,15 @@ impl Adapter for Claude {
         let answer = initialize(&mut process).await;
         process.kill().await;
         Ok(answer.map(|answer| models_of(&answer)).unwrap_or_default())
+    }
+
+    /// Of one that it does not know it says so only in the first turn.
+    fn knows(&self, native_session_id: &str, spec: &SessionSpec, host: &Host) -> bool {
+        let said = |name| variable(host, &spec.env, name).map(PathBuf::from);
+        let dir = said(CONFIG_DIR).or_else(|| said("HOME").map(|home| home.join(".claude")));
+        let projects = dir.and_then(|dir| std::fs::read_dir(dir.join("projects")).ok());
+        let file = format!("{native_session_id}.jsonl");
+        projects.into_iter().flatten().flatten().any(|project| project.path().join(&file).is_file())
     }
 
     async fn open(

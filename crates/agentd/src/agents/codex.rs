@@ -24,7 +24,7 @@ use tokio::time::timeout;
 
 use self::decoder::Decoder;
 use self::session::{Session, Turn, TurnOptions};
-use self::wire::{Link, QUEUE};
+use self::wire::{Link, QUEUE, ToServer};
 use super::decoded::{list, some_text};
 use super::servers::Servers;
 use crate::adapter::{Adapter, Description, McpServer, Mode, Opened, PermissionMode, SessionSpec};
@@ -50,6 +50,8 @@ static DESCRIPTION: Description = Description {
     modes_are_open: false,
     permission_modes: &[PermissionMode::Default, PermissionMode::Plan, PermissionMode::Bypass],
     marks_turns: true,
+    state_variable: Some("CODEX_HOME"),
+    takes_environment: false,
 };
 
 #[derive(Debug, Default)]
@@ -75,7 +77,7 @@ impl Adapter for Codex {
         host: &Arc<Host>,
         _recorder: &Recorder,
     ) -> Result<Opened> {
-        let link = self.servers.get(host, &spec.env).await?;
+        let link = self.servers.get(host, &spec.environment()).await?;
         let (sender, events) = mpsc::channel(QUEUE);
         let mut params = thread_params(spec);
         let method = match &spec.resume {
@@ -104,6 +106,16 @@ impl Adapter for Codex {
 
     fn server_status(&self) -> Option<ServerStatusInfo> {
         Some(self.servers.status())
+    }
+
+    /// A thread is one process's: another one resumes it only when that is gone.
+    async fn let_go(&self) {
+        for link in self.servers.all() {
+            let (done, wait) = tokio::sync::oneshot::channel();
+            if link.send(ToServer::EndIfUnused { done }).is_ok() {
+                let _ = timeout(CALL_WAIT, wait).await;
+            }
+        }
     }
 
     async fn close(&self) {

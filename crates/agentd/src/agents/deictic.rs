@@ -13,6 +13,7 @@ pub(super) mod decoder;
 mod session;
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ use tokio::time::timeout;
 use self::decoder::Decoder;
 use self::session::Session;
 use super::apply::{apply, parse};
-use super::launch::defaults_for;
+use super::launch::{defaults_for, variable};
 use crate::adapter::{
     Adapter, Description, McpServer, Mode, Modes, Opened, PermissionMode, SessionSpec,
 };
@@ -60,10 +61,15 @@ static DESCRIPTION: Description = Description {
     modes_are_open: false,
     permission_modes: &[PermissionMode::Default, PermissionMode::Plan, PermissionMode::Bypass],
     marks_turns: true,
+    state_variable: Some(STATE_DIR),
+    takes_environment: true,
 };
 
 /// The variable with the agents of an application, as `app_json` has them.
 const APP: &str = "DEICTIC_APP_JSON";
+
+/// The variable with the directory of its transcripts.
+const STATE_DIR: &str = "DEICTIC_STATE_DIR";
 
 /// Until it is ready, with its tool servers.
 const READY_WAIT: Duration = Duration::from_secs(90);
@@ -118,14 +124,12 @@ impl Adapter for Deictic {
 }
 
 fn start_of(spec: &SessionSpec, host: &Host) -> Result<protocol::Start> {
-    let app = match spec.env.get(APP).cloned() {
-        Some(app) => Some(app),
-        None => host.environment.get(&OsString::from(APP)).map(|app| app.to_string_lossy().into()),
-    };
-    let app = app.filter(|app| !app.is_empty()).map(|app| {
+    let app = variable(host, &spec.env, APP).filter(|app| !app.is_empty()).map(|app| {
         serde_json::from_str::<Value>(&app)
             .map_err(|error| Error::invalid(format!("{APP} is not JSON: {error}")))
     });
+    let app = spec.app.clone().map(Ok).or(app);
+    let state_dir = spec.env.get(STATE_DIR).map(PathBuf::from);
     let mcp = spec.mcp.iter().map(|(name, server)| (name.clone(), server_of(server)));
     Ok(protocol::Start {
         model: spec.model.clone(),
@@ -136,7 +140,7 @@ fn start_of(spec: &SessionSpec, host: &Host) -> Result<protocol::Start> {
             PermissionMode::Bypass => protocol::PermissionMode::Bypass,
         },
         session: spec.resume.clone(),
-        state_dir: Some(host.agent_dir("deictic")),
+        state_dir: state_dir.or_else(|| Some(host.agent_dir("deictic"))),
         app: app.transpose()?,
         mcp: mcp.collect(),
         ..protocol::Start::default()

@@ -1,6 +1,7 @@
 //! The mock agent: built in, the same every time, for those who write clients. It shows every kind of
 //! event, waits for no reply, and takes a moment between what it says.
 
+mod flood;
 mod script;
 
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use async_trait::async_trait;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
+use self::flood::{Flood, Next};
 use self::script::{Step, prompt, steps};
 use crate::adapter::{
     Adapter, AgentSession, Description, Ended, Mode, Opened, Order, PermissionMode, SessionSpec,
@@ -31,6 +33,8 @@ static DESCRIPTION: Description = Description {
     modes_are_open: false,
     permission_modes: &[PermissionMode::Default, PermissionMode::Plan, PermissionMode::Bypass],
     marks_turns: false,
+    state_variable: None,
+    takes_environment: true,
 };
 
 #[derive(Debug, Default)]
@@ -86,9 +90,19 @@ impl AgentSession for Session {
             let message = match order {
                 Order::Message(message) => message,
                 Order::Terminate => return Ended::Terminated,
-                Order::Permission { .. } | Order::Question { .. } | Order::Interrupt => continue,
+                Order::Permission { .. }
+                | Order::Question { .. }
+                | Order::Interrupt
+                | Order::Environment(_) => continue,
             };
             self.turn += 1;
+            if let Some(flood) = Flood::asked(self.turn, &message.text) {
+                if !rush(flood, &mut orders, &recorder).await {
+                    return Ended::Terminated;
+                }
+                recorder.turn_ended();
+                continue;
+            }
             for (n, step) in steps(self.turn, &message.text).into_iter().enumerate() {
                 let pause = if n > 0 { self.pause(&mut orders).await } else { Pause::Over };
                 match pause {
@@ -100,6 +114,24 @@ impl AgentSession for Session {
             recorder.turn_ended();
         }
         Ended::Dormant
+    }
+}
+
+/// Until it is over or nobody wants it any more. `false`: nor anything else.
+async fn rush(mut flood: Flood, orders: &mut mpsc::Receiver<Order>, recorder: &Recorder) -> bool {
+    loop {
+        tokio::select! {
+            biased;
+            order = orders.recv() => match order {
+                None | Some(Order::Terminate) => return false,
+                Some(Order::Interrupt) => return true,
+                Some(_) => {}
+            },
+            next = flood.next() => match next {
+                Next::Over => return true,
+                Next::Say(all) => all.into_iter().for_each(|one| recorder.record(one)),
+            },
+        }
     }
 }
 
@@ -118,7 +150,12 @@ impl Session {
                 order = orders.recv() => match order {
                     Some(Order::Terminate) | None => return Pause::Terminated,
                     Some(Order::Interrupt) => return Pause::Interrupted,
-                    Some(Order::Message(_) | Order::Permission { .. } | Order::Question { .. }) => {}
+                    Some(
+                        Order::Message(_)
+                        | Order::Permission { .. }
+                        | Order::Question { .. }
+                        | Order::Environment(_),
+                    ) => {}
                 },
                 () = &mut over => return Pause::Over,
             }

@@ -21,6 +21,7 @@ use self::client::{Answer, Client};
 use self::server::Server;
 use self::session::Session;
 use super::decoded::{list, only, some_text, text};
+use super::launch::VENDOR;
 use super::servers::Servers;
 use crate::adapter::{Adapter, Description, McpServer, Mode, Opened, PermissionMode, SessionSpec};
 use crate::api::{AgentCapabilities, AgentModeInfo, ModelInfo, ServerStatusInfo};
@@ -41,6 +42,8 @@ static DESCRIPTION: Description = Description {
     modes_are_open: true,
     permission_modes: &[PermissionMode::Default],
     marks_turns: true,
+    state_variable: Some("XDG_DATA_HOME"),
+    takes_environment: false,
 };
 
 #[derive(Debug, Default)]
@@ -83,7 +86,7 @@ impl Adapter for Opencode {
         recorder: &Recorder,
     ) -> Result<Opened> {
         let options = options_of(spec)?;
-        let server = self.servers.get(host, &spec.env).await?;
+        let server = self.servers.get(host, &spec.environment()).await?;
         let place = place(&spec.directory);
         // First, so that nothing of the session is missed.
         let events = server.client.events(&format!("/event?{place}")).await?;
@@ -144,7 +147,8 @@ fn options_of(spec: &SessionSpec) -> Result<Value> {
         options["agent"] = spec.agent_mode.as_str().into();
     }
     if let Some(model) = &spec.model {
-        let (provider, id) = model.split_once('/').ok_or_else(|| {
+        let vendor = spec.env.get(VENDOR).map(|vendor| (vendor.as_str(), model.as_str()));
+        let (provider, id) = model.split_once('/').or(vendor).ok_or_else(|| {
             Error::invalid(format!("a model of opencode is PROVIDER/MODEL, not: {model}"))
         })?;
         options["model"] = json!({"providerID": provider, "modelID": id});

@@ -116,6 +116,12 @@ impl<S: Shared> Servers<S> {
         servers.find(|server| server.is_alive()).cloned()
     }
 
+    /// All that run.
+    pub(super) fn all(&self) -> Vec<S> {
+        let state = lock(&self.state);
+        state.running.values().map(|running| running.server.clone()).collect()
+    }
+
     pub(super) fn status(&self) -> ServerStatusInfo {
         let state = lock(&self.state);
         let up = state.running.values().find(|running| running.server.is_alive());

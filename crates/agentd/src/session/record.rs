@@ -19,6 +19,11 @@ pub(crate) struct Record {
     pub(crate) directory_asked: Option<String>,
     pub(crate) native_session_id: Option<String>,
     pub(crate) end: Option<End>,
+    /// What was said before, until the agent was told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) context: Option<String>,
+    #[serde(default)]
+    pub(crate) resumed: Resumed,
     #[serde(default)]
     pub(crate) checkpoint: Checkpoint,
 }
@@ -30,6 +35,19 @@ pub(crate) enum End {
     Completed,
     Failed { exit_code: Option<i32>, stderr: Option<String> },
     Terminated,
+}
+
+/// How a session that was one before goes on.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Resumed {
+    /// It is a new one.
+    #[default]
+    No,
+    /// The agent remembers.
+    Native,
+    /// The agent is told what was said.
+    History,
 }
 
 /// How many events the log had when it was so long.
@@ -49,6 +67,8 @@ impl Record {
             directory_asked: None,
             native_session_id: None,
             end: None,
+            context: None,
+            resumed: Resumed::No,
             checkpoint: Checkpoint::default(),
         }
     }

@@ -32,6 +32,8 @@ struct Agent {
     orders: mpsc::Sender<Order>,
     /// How many turns were over when the one that runs began.
     turn: Option<u64>,
+    /// Its variables are others now: it is opened again before the next turn.
+    stale: bool,
 }
 
 /// What happened.
@@ -91,7 +93,11 @@ impl Runner {
             return;
         }
         while let Some(waiting) = self.queue.pop_front() {
-            self.session.lock_live().queued -= 1;
+            {
+                // At once, so that it is at no time as if nothing was to be done: to open an agent takes long.
+                let mut live = self.session.lock_live();
+                (live.queued, live.busy) = (live.queued - 1, true);
+            }
             if agent.is_none() {
                 match self.reopen(recorder).await {
                     Ok(opened) => *agent = Some(Agent::start(opened, recorder)),
@@ -99,16 +105,18 @@ impl Runner {
                         begin(waiting.begun, recorder);
                         recorder.record_synthetic(resume_failed(&error));
                         recorder.turn_ended();
+                        self.session.lock_live().busy = false;
                         continue;
                     }
                 }
             }
             let Some(agent) = agent else { return };
             let before = begin(waiting.begun, recorder).turns_before;
-            let order = Order::Message(Message { text: waiting.text });
-            if agent.orders.try_send(order).is_ok() {
-                agent.turn = Some(before);
-                self.session.lock_live().busy = true;
+            let context = self.session.take_context();
+            let order = Order::Message(Message { text: waiting.text, context });
+            match agent.orders.try_send(order) {
+                Ok(()) => agent.turn = Some(before),
+                Err(_) => self.session.lock_live().busy = false,
             }
             return;
         }
@@ -137,6 +145,16 @@ impl Runner {
             Command::Permission { id, reply } => Order::Permission { id, reply },
             Command::Question { id, answer } => Order::Question { id, answer },
             Command::Interrupt => Order::Interrupt,
+            Command::Environment(change) if self.session.takes_environment() => {
+                Order::Environment(change)
+            }
+            Command::Environment(_) => {
+                if let Some(agent) = agent {
+                    agent.stale = true;
+                }
+                self.refresh(agent, recorder).await;
+                return Next::Go;
+            }
             Command::Terminate { done } => {
                 self.stop_agent(agent).await;
                 recorder.close(Some(last(SessionEndReason::Terminated, TerminatedBy::Daemon)));
@@ -175,7 +193,19 @@ impl Runner {
             self.session.lock_live().busy = false;
             self.session.save();
         }
+        self.refresh(agent, recorder).await;
         Next::Go
+    }
+
+    /// An agent with variables of before is let go, once no turn runs; the next message opens it again.
+    async fn refresh(&self, agent: &mut Option<Agent>, recorder: &Recorder) {
+        if agent.as_ref().is_some_and(|agent| agent.stale && agent.turn.is_none()) {
+            self.stop_agent(agent).await;
+            self.session.adapter.let_go().await;
+            recorder.withdraw_pending();
+            self.session.save();
+            recorder.rest();
+        }
     }
 
     fn agent_ended(
@@ -208,7 +238,7 @@ impl Runner {
         Next::Stop
     }
 
-    async fn stop_agent(&mut self, agent: &mut Option<Agent>) {
+    async fn stop_agent(&self, agent: &mut Option<Agent>) {
         let Some(Agent { run, orders, .. }) = agent.take() else { return };
         let _ = orders.try_send(Order::Terminate);
         if timeout(TERMINATE_GRACE, run).await.is_err() {
@@ -236,7 +266,7 @@ impl Agent {
     fn start(opened: Opened, recorder: &Recorder) -> Self {
         let (orders, receiver) = mpsc::channel(QUEUE_MAX);
         let run = opened.session.run(receiver, recorder.clone());
-        Self { run, orders, turn: None }
+        Self { run, orders, turn: None, stale: false }
     }
 }
 

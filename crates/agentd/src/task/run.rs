@@ -1,5 +1,6 @@
 //! Running a task: its program from its start to its end, what it prints to where that belongs.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
@@ -59,7 +60,7 @@ fn start(host: &Arc<Host>, files: &Files, task: &Task) -> io::Result<Running> {
     let app = files.write_app(task)?;
     let command = command(host, task, app.as_deref())?;
     if task.agent == "codex" {
-        codex::model::write_config(host, task.base_url.as_deref())?;
+        codex::model::write_config(host, &BTreeMap::new(), task.base_url.as_deref())?;
     }
     let (result, log) = (files.result()?, files.log()?);
     let mut process = AgentProcess::start_logged(host, &command.launch, log.try_clone()?)?;

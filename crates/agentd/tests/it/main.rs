@@ -4,6 +4,7 @@
 mod daemon;
 mod deictic;
 mod golden;
+mod hosted;
 mod openapi;
 mod programs;
 mod sessions;

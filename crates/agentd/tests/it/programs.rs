@@ -4,6 +4,7 @@
 mod claude;
 mod codex;
 pub(crate) mod desk;
+mod hosted;
 pub(crate) mod model;
 mod opencode;
 mod registry;

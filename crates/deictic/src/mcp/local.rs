@@ -25,7 +25,7 @@ impl Program {
         let mut child = Command::new(program)
             .args(arguments)
             .env_clear()
-            .envs(&workplace.environment)
+            .envs(workplace.environment.now())
             .envs(env)
             .current_dir(&workplace.directory)
             .stdin(Stdio::piped())

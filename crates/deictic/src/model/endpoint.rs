@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use http::HeaderValue;
 use url::Url;
@@ -91,12 +92,19 @@ impl Vendor {
         self.facts().name
     }
 
+    /// The variables in which its programs look for another address, and for the key.
+    pub fn variables(self) -> (Option<&'static str>, Option<&'static str>) {
+        let facts = self.facts();
+        (facts.base_urls.first().copied(), facts.keys.first().copied())
+    }
+
     fn facts(self) -> &'static Facts {
         let found = VENDORS.iter().find(|facts| facts.vendor == self);
         found.expect("every vendor is in the table")
     }
 
-    fn parse(name: &str) -> Result<Self, String> {
+    /// By its name. The failure says which there are.
+    pub fn parse(name: &str) -> Result<Self, String> {
         let found = VENDORS.iter().find(|facts| facts.name == name);
         found.map(|facts| facts.vendor).ok_or_else(|| {
             let names: Vec<_> = VENDORS.iter().map(|facts| facts.name).collect();
@@ -143,9 +151,9 @@ impl Effort {
     }
 }
 
-/// A key. It is not shown.
-#[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Key(HeaderValue);
+/// A key. It is not shown, and may be replaced while it is in use.
+#[derive(Clone)]
+pub(crate) struct Key(Arc<Mutex<HeaderValue>>);
 
 impl fmt::Debug for Key {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -155,22 +163,31 @@ impl fmt::Debug for Key {
 
 impl Key {
     fn parse(text: &str) -> Result<Self, String> {
-        let mut value = HeaderValue::from_str(text.trim())
-            .map_err(|_| "the key has characters that no header can have".to_owned())?;
-        value.set_sensitive(true);
-        Ok(Self(value))
+        Ok(Self(Arc::new(Mutex::new(header(text)?))))
+    }
+
+    fn replace(&self, text: &str) -> Result<(), String> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = header(text)?;
+        Ok(())
     }
 
     pub(super) fn value(&self) -> HeaderValue {
-        self.0.clone()
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(super) fn bearer(&self) -> HeaderValue {
-        let bytes = [b"Bearer ", self.0.as_bytes()].concat();
+        let bytes = [b"Bearer ", self.value().as_bytes()].concat();
         let mut value = HeaderValue::from_bytes(&bytes).expect("it was one without the word");
         value.set_sensitive(true);
         value
     }
+}
+
+fn header(text: &str) -> Result<HeaderValue, String> {
+    let mut value = HeaderValue::from_str(text.trim())
+        .map_err(|_| "the key has characters that no header can have".to_owned())?;
+    value.set_sensitive(true);
+    Ok(value)
 }
 
 /// A model that can be asked.
@@ -216,6 +233,13 @@ impl Endpoint {
             base_url: base(vendor, base_url.map_or(facts.base_url, String::as_str))?,
             key: Key::parse(key)?,
         })
+    }
+
+    /// The next call has the key that is among these variables, if one is.
+    pub(crate) fn change_key(&self, variables: &Environment) -> Result<(), String> {
+        let key =
+            [KEY].iter().chain(self.vendor.facts().keys).find_map(|name| variables.get(*name));
+        key.map_or(Ok(()), |key| self.key.replace(key))
     }
 
     /// A place below the base.

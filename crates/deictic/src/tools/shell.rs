@@ -101,7 +101,7 @@ impl Running {
             .arg("-c")
             .arg(command)
             .env_clear()
-            .envs(&workplace.environment)
+            .envs(workplace.environment.now())
             .env(MARK, &mark)
             .current_dir(&workplace.directory)
             .stdin(Stdio::null())

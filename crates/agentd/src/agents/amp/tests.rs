@@ -78,6 +78,8 @@ fn messages_are_not_arguments_and_threads_are_continued() {
         variant: None,
         directory: "/".into(),
         env: std::collections::BTreeMap::new(),
+        secrets: crate::Secrets::default(),
+        app: None,
         mcp: std::collections::BTreeMap::new(),
         resume: None,
     };

@@ -104,7 +104,7 @@ impl Session {
                 recorder.record_synthetic(item.completed());
                 let line = json!({
                     "type": "user",
-                    "message": {"role": "user", "content": message.text},
+                    "message": {"role": "user", "content": message.whole()},
                     "parent_tool_use_id": null,
                     "session_id": self.native_id.clone().unwrap_or_default(),
                 });
@@ -124,7 +124,7 @@ impl Session {
                 }
             }
             Order::Interrupt => self.interrupt().await,
-            Order::Terminate => {}
+            Order::Environment(_) | Order::Terminate => {}
         }
     }
 

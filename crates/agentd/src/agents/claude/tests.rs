@@ -11,6 +11,7 @@ use crate::adapter::{
 use crate::agents::decoded::Decoded;
 use crate::conversion::Conversion;
 use crate::error::Error;
+use crate::secrets::Secrets;
 
 fn spec() -> SessionSpec {
     SessionSpec {
@@ -21,6 +22,8 @@ fn spec() -> SessionSpec {
         variant: None,
         directory: PathBuf::from("/"),
         env: BTreeMap::new(),
+        secrets: Secrets::default(),
+        app: None,
         mcp: BTreeMap::new(),
         resume: None,
     }

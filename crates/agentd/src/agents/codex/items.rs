@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use events::{ContentPart, FileAction, ItemKind, ItemRole, ReasoningVisibility};
 use serde_json::{Value, json};
 
+use crate::adapter::is_context;
 use crate::agents::decoded::{Decoded, OPEN_MAX, detail, list, only, some_text, text};
 use crate::conversion::{Conversion, Item};
 
@@ -199,6 +200,7 @@ fn json_part(json: Value) -> ContentPart {
 fn user_content(native: &Value) -> Vec<ContentPart> {
     list(native, "content")
         .iter()
+        .filter(|part| !is_context(text(part, "text")))
         .map(|part| match text(part, "type") {
             "text" => ContentPart::text(text(part, "text")),
             "localImage" => ContentPart::Image { path: text(part, "path").to_owned(), mime: None },

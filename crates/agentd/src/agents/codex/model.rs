@@ -1,22 +1,32 @@
 //! Where Codex finds its model: it does not look at `OPENAI_BASE_URL`, so its configuration says it.
 
-use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::PathBuf;
 
+use crate::agents::launch::{BASE_URL, VENDOR, variable};
+use crate::agents::servers::Environment;
 use crate::host::Host;
 
 /// By which a configuration of ours is known. Somebody's own is left alone.
 const OURS: &str = "# Written by bastide: the model is reached through another endpoint.\n";
 
-/// Says that the model is at `base_url`, or where a sandbox's environment says; nothing if neither does.
-pub(crate) fn write_config(host: &Host, base_url: Option<&str>) -> io::Result<()> {
-    let variable = |name: &str| host.environment.get(&OsString::from(name));
-    let of_sandbox = variable("LLM_VENDOR").is_some_and(|vendor| vendor == "openai");
-    let named = variable("LLM_BASE_URL").filter(|_| of_sandbox).and_then(|url| url.to_str());
-    let Some(base_url) = base_url.or(named).filter(|url| !url.is_empty()) else { return Ok(()) };
+/// Says that the model is at `base_url`, or where the environment of the session or of the sandbox says;
+/// nothing if none does.
+pub(crate) fn write_config(
+    host: &Host,
+    session: &Environment,
+    base_url: Option<&str>,
+) -> io::Result<()> {
+    let variable = |name: &str| variable(host, session, name);
     let home = variable("CODEX_HOME").map(PathBuf::from);
+    if let Some(home) = &home {
+        // It does not make it.
+        fs::create_dir_all(home)?;
+    }
+    let named = variable(BASE_URL).filter(|_| variable(VENDOR).as_deref() == Some("openai"));
+    let base_url = base_url.map(str::to_owned).or(named).filter(|url| !url.is_empty());
+    let Some(base_url) = base_url else { return Ok(()) };
     let Some(dir) =
         home.or_else(|| variable("HOME").map(|home| PathBuf::from(home).join(".codex")))
     else {

@@ -80,6 +80,11 @@ impl Server {
                 () = stop.cancelled() => return self.end_quietly().await,
                 () = sleep_until(used_up) => return self.end_quietly().await,
                 order = self.inbox.recv() => match order {
+                    Some(ToServer::EndIfUnused { done }) => if self.is_unused() {
+                        let ended = self.end_quietly().await;
+                        drop(done);
+                        return ended;
+                    },
                     Some(order) => self.order(order).await,
                     None => return self.end_quietly().await,
                 },
@@ -111,7 +116,12 @@ impl Server {
                 self.threads.remove(&thread);
                 self.children.retain(|_, parent| *parent != thread);
             }
+            ToServer::EndIfUnused { .. } => {}
         }
+    }
+
+    fn is_unused(&self) -> bool {
+        self.threads.is_empty() && self.calls.values().all(|call| call.follow.is_none())
     }
 
     async fn line(&mut self, line: Line) {

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use super::decoder::Decoder;
 use super::wire::{FromServer, Link, ToServer};
-use crate::adapter::{AgentSession, Ended, Order};
+use crate::adapter::{AgentSession, Ended, Message, Order};
 use crate::agents::apply::apply;
 use crate::agents::decoded::Decoded;
 use crate::conversion::Conversion;
@@ -47,7 +47,7 @@ pub(super) struct Turn {
     running: bool,
     id: Option<String>,
     /// The answer to its start, and what it was started with.
-    starting: Option<(oneshot::Receiver<Result<Value>>, String)>,
+    starting: Option<(oneshot::Receiver<Result<Value>>, Message)>,
     /// It has to be interrupted as soon as its id is known.
     interrupt: bool,
     give_up: Option<Instant>,
@@ -58,7 +58,7 @@ impl Session {
         let answer = match order {
             Order::Message(message) => {
                 self.turn = Turn { running: true, ..Turn::default() };
-                self.start_turn(message.text, recorder);
+                self.start_turn(message, recorder);
                 None
             }
             Order::Permission { id, reply } => self.decoder.permit(&id, reply),
@@ -72,7 +72,7 @@ impl Session {
                 self.interrupt();
                 None
             }
-            Order::Terminate => None,
+            Order::Environment(_) | Order::Terminate => None,
         };
         if let Some(answer) = answer {
             self.tell(answer);
@@ -84,12 +84,14 @@ impl Session {
         let _ = self.link.send(ToServer::Send(value));
     }
 
-    fn start_turn(&mut self, text: String, recorder: &Recorder) {
+    fn start_turn(&mut self, message: Message, recorder: &Recorder) {
         let prefix = self.options.plan && self.options.plan_with.is_none();
-        let said = if prefix { format!("{PLAN_PREFIX}{text}") } else { text.clone() };
+        let prefix = if prefix { PLAN_PREFIX } else { "" };
+        let said = json!({"type": "text", "text": format!("{prefix}{}", message.text)});
+        let context = message.before().map(|text| json!({"type": "text", "text": text}));
         let mut params = json!({
             "threadId": self.thread,
-            "input": [{"type": "text", "text": said}],
+            "input": context.into_iter().chain([said]).collect::<Vec<_>>(),
         });
         if let Some(model) = self.options.plan_with.as_ref().filter(|_| self.options.plan) {
             params["collaborationMode"] = json!({"mode": "plan", "settings": {
@@ -100,12 +102,12 @@ impl Session {
             params["effort"] = effort.as_str().into();
         }
         match self.link.call("turn/start", params, None) {
-            Ok(answer) => self.turn.starting = Some((answer, text)),
+            Ok(answer) => self.turn.starting = Some((answer, message)),
             Err(error) => self.refused(&error, recorder),
         }
     }
 
-    fn started(&mut self, answer: Result<Value>, text: String, recorder: &Recorder) {
+    fn started(&mut self, answer: Result<Value>, message: Message, recorder: &Recorder) {
         match answer {
             Ok(result) => {
                 let id = result.pointer("/turn/id").and_then(Value::as_str);
@@ -115,7 +117,7 @@ impl Session {
             // A version that cannot be switched to planning is asked to plan.
             Err(_) if self.options.plan && self.options.plan_with.is_some() => {
                 self.options.plan_with = None;
-                self.start_turn(text, recorder);
+                self.start_turn(message, recorder);
             }
             Err(error) => self.refused(&error, recorder),
         }
@@ -193,10 +195,10 @@ impl Session {
     async fn terminate(&mut self, recorder: &Recorder) -> Ended {
         self.interrupt();
         let until = Instant::now() + END_WAIT;
-        if let Some((answer, text)) = self.turn.starting.take()
+        if let Some((answer, message)) = self.turn.starting.take()
             && let Ok(Ok(answer)) = timeout(END_WAIT, answer).await
         {
-            self.started(answer, text, recorder);
+            self.started(answer, message, recorder);
         }
         while self.turn.running {
             match timeout_at(until, self.events.recv()).await {
@@ -237,8 +239,8 @@ impl AgentSession for Session {
                     None => return self.gone(None, "", &recorder),
                 },
                 answer = answer_of(&mut self.turn.starting) => {
-                    let (answer, text) = answer;
-                    self.started(answer, text, &recorder);
+                    let (answer, message) = answer;
+                    self.started(answer, message, &recorder);
                 }
                 () = sleep_until(give_up), if waiting => {
                     self.close_turn(&recorder, "interrupted");
@@ -252,10 +254,10 @@ impl AgentSession for Session {
 
 /// Waits for ever when there is nothing to wait for.
 async fn answer_of(
-    starting: &mut Option<(oneshot::Receiver<Result<Value>>, String)>,
-) -> (Result<Value>, String) {
+    starting: &mut Option<(oneshot::Receiver<Result<Value>>, Message)>,
+) -> (Result<Value>, Message) {
     let Some((answer, _)) = starting.as_mut() else { return std::future::pending().await };
     let answer = answer.await.unwrap_or_else(|_| Err(Error::stream("codex app-server is gone")));
-    let text = starting.take().map(|(_, text)| text).unwrap_or_default();
-    (answer, text)
+    let message = starting.take().map(|(_, message)| message);
+    (answer, message.unwrap_or_else(|| Message::new("")))
 }

@@ -46,7 +46,7 @@ async fn start(host: &Arc<Host>, environment: &Environment) -> Result<AgentProce
     let program = host
         .find_program("codex")
         .ok_or_else(|| Error::AgentNotInstalled { agent: "codex".to_owned() })?;
-    model::write_config(host, None)
+    model::write_config(host, environment, None)
         .map_err(|error| Error::stream(format!("cannot write codex's configuration: {error}")))?;
     let mut env = defaults_of(host, &[]);
     env.extend(environment.iter().map(|(name, value)| (name.into(), value.into())));

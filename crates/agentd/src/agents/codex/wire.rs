@@ -22,6 +22,8 @@ pub(super) enum ToServer {
     Send(Value),
     /// Nobody follows this thread any more.
     Leave { thread: String },
+    /// Ends the process if nobody uses it. Dropped when that is done, or not to be done.
+    EndIfUnused { done: oneshot::Sender<()> },
 }
 
 /// To sessions.

@@ -16,6 +16,7 @@ use crate::agents::decoded::Decoded;
 use crate::conversion::Item;
 use crate::process::{AgentProcess, Line};
 use crate::recorder::Recorder;
+use crate::secrets::Change;
 
 /// How long a turn may go on after it was interrupted, before its process is killed.
 const INTERRUPT_WAIT: Duration = Duration::from_secs(5);
@@ -52,7 +53,7 @@ impl Session {
                 let item = Item::new(id, ItemKind::Message, ItemRole::User)
                     .with_content(vec![ContentPart::text(&message.text)]);
                 recorder.record_synthetic(item.completed());
-                self.tell(&Heard::Message { text: message.text }).await;
+                self.tell(&Heard::Message { text: message.whole() }).await;
             }
             Order::Permission { id, reply } => {
                 if self.decoder.permit(&id) {
@@ -76,6 +77,9 @@ impl Session {
                 }
             }
             Order::Interrupt => self.interrupt().await,
+            Order::Environment(Change { set, unset }) => {
+                self.tell(&Heard::Environment { set, unset }).await;
+            }
             Order::Terminate => {}
         }
     }

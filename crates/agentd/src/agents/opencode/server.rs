@@ -5,11 +5,12 @@ use std::ffi::OsString;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::{Value, json};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::client::Client;
-use crate::agents::launch::defaults_of;
+use crate::agents::launch::{BASE_URL, KEY, MODEL, VENDOR, defaults_of, variable};
 use crate::agents::servers::{Environment, Shared};
 use crate::error::{Error, Result};
 use crate::host::Host;
@@ -25,6 +26,33 @@ const ENVIRONMENT: &[(&str, &str)] = &[
     ("OPENCODE_DISABLE_LSP_DOWNLOAD", "1"),
     ("OPENCODE_DISABLE_MODELS_FETCH", "1"),
 ];
+
+/// The variable with a configuration, beside those in files.
+const CONFIG: &str = "OPENCODE_CONFIG_CONTENT";
+
+/// Where the model is and which key it takes, if the environment says so: it looks at no variable for that.
+fn config_of(host: &Host, environment: &Environment) -> Option<Value> {
+    let said = |name: &str| variable(host, environment, name).filter(|value| !value.is_empty());
+    let (vendor, base_url) = (said(VENDOR)?, said(BASE_URL)?);
+    // Its own form of the base has the version.
+    let version = match vendor.as_str() {
+        "anthropic" => "/v1",
+        "google" => "/v1beta",
+        _ => "",
+    };
+    let mut provider = json!({"options": {"baseURL": format!("{base_url}{version}")}});
+    if let Some(key) = said(KEY) {
+        provider["options"]["apiKey"] = key.into();
+    }
+    let mut config = json!({"autoupdate": false, "share": "disabled"});
+    if let Some(model) = said(MODEL) {
+        // Also one that it does not know, and for what it asks a smaller one.
+        provider["models"] = json!({model.as_str(): {}});
+        config["small_model"] = format!("{vendor}/{model}").into();
+    }
+    config["provider"] = json!({vendor: provider});
+    Some(config)
+}
 
 /// A running server. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -86,6 +114,9 @@ async fn start(host: &Arc<Host>, environment: &Environment) -> Result<(AgentProc
         .ok_or_else(|| Error::AgentNotInstalled { agent: "opencode".to_owned() })?;
     let password = uuid::Uuid::new_v4().simple().to_string();
     let mut env = defaults_of(host, ENVIRONMENT);
+    if let Some(config) = config_of(host, environment) {
+        env.insert(CONFIG.into(), config.to_string().into());
+    }
     env.extend(environment.iter().map(|(name, value)| (name.into(), value.into())));
     env.insert("OPENCODE_SERVER_PASSWORD".into(), password.clone().into());
     let arguments = ["serve", "--hostname", "127.0.0.1", "--port", "0"];

@@ -78,7 +78,12 @@ impl Session {
                 self.decoder.prompting();
                 self.give_up = None;
                 let mut body = self.options.clone();
-                body["parts"] = json!([{"type": "text", "text": message.text}]);
+                let context = message.before();
+                // What is added is not shown as the user's.
+                let added =
+                    context.map(|text| json!({"type": "text", "text": text, "synthetic": true}));
+                let said = json!({"type": "text", "text": message.text});
+                body["parts"] = added.into_iter().chain([said]).collect();
                 let path = format!("/session/{}/prompt_async", self.id);
                 self.post(Call::Prompt, &path, body);
             }
@@ -96,7 +101,7 @@ impl Session {
                 }
             }
             Order::Interrupt => self.interrupt(),
-            Order::Terminate => {}
+            Order::Environment(_) | Order::Terminate => {}
         }
     }
 

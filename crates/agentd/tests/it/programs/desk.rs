@@ -112,6 +112,8 @@ impl Town {
             variant: None,
             directory: self.work().to_owned(),
             env: BTreeMap::new(),
+            secrets: agentd::Secrets::default(),
+            app: None,
             mcp: BTreeMap::new(),
             resume: None,
         }
@@ -151,7 +153,7 @@ impl Desk {
 
     pub(crate) async fn say(&mut self, text: &str) {
         self.turn.clear();
-        self.order(Order::Message(Message { text: text.to_owned() })).await;
+        self.order(Order::Message(Message::new(text))).await;
     }
 
     /// Says it and waits for the end of the turn.

@@ -103,6 +103,11 @@ impl Model {
         self.0.faults.lock().unwrap().clone()
     }
 
+    /// What it complained about so far was wanted.
+    pub(crate) fn forgive(&self) -> usize {
+        std::mem::take(&mut *self.0.faults.lock().unwrap()).len()
+    }
+
     pub(crate) fn stop(&self) {
         self.0.stop.cancel();
     }
