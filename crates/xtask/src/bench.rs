@@ -17,8 +17,10 @@ mod http;
 mod leftovers;
 mod ours;
 mod peers;
+mod process;
 mod report;
 mod samples;
+mod sessions;
 mod tree;
 mod warm;
 
@@ -60,6 +62,9 @@ pub(crate) struct BenchArgs {
     /// Measure the agent daemon alone
     #[arg(long)]
     agents: bool,
+    /// Measure sessions alone: builds the template `standard` first
+    #[arg(long)]
+    sessions: bool,
     /// Measure the loop of our own agent alone, beside claude and codex
     #[arg(long)]
     deictic: bool,
@@ -116,6 +121,8 @@ pub(crate) fn run(root: &Path, args: &BenchArgs) -> anyhow::Result<()> {
     if args.deictic {
         let programs = args.programs.clone().unwrap_or_else(|| root.join("target/tmp/agents"));
         deictic::run(&binary, &programs, &work.path().join("deictic"), &mut report)?;
+    } else if args.sessions {
+        sessions::run(&binary, &work.path().join("data"), args.sizes().idle, &mut report)?;
     } else if args.agents {
         agents::run(&binary, &work.path().join("agents"), &mut report)?;
     } else {

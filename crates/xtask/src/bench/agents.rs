@@ -1,7 +1,6 @@
 //! The agent daemon: a mock session at full speed with 1, 10 and 100 readers, and what it costs to
 //! have it and a session of it idle.
 
-use std::fs;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
@@ -14,6 +13,7 @@ use serde_json::{Value, json};
 
 use super::clock::{Stopwatch, pause};
 use super::http::Http;
+use super::process;
 use super::report::{Finding, Report};
 
 /// Messages to the mock agent, and the events of each.
@@ -175,25 +175,12 @@ impl Daemon {
         asked.is_ok()
     }
 
-    /// A line of its status.
     fn kib(&self, field: &str) -> anyhow::Result<u64> {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.process.id()))?;
-        let line = status.lines().find_map(|line| line.strip_prefix(field));
-        let number = line.and_then(|line| line.trim_start_matches(':').split_whitespace().next());
-        number.and_then(|number| number.parse().ok()).context("read its memory")
+        process::kib(self.process.id(), field)
     }
 
     fn cpu(&self) -> anyhow::Result<Duration> {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.process.id()))?;
-        let after = stat.rsplit(')').next().unwrap_or_default();
-        let ticks: u64 = after
-            .split_whitespace()
-            .skip(11)
-            .take(2)
-            .filter_map(|text| text.parse::<u64>().ok())
-            .sum();
-        let per_second = rustix::param::clock_ticks_per_second();
-        Ok(Duration::from_millis(ticks * 1000 / per_second.max(1)))
+        process::cpu(self.process.id())
     }
 }
 

@@ -1,7 +1,7 @@
 //! The one place of the benchmark that looks at the clock, and that sleeps.
 #![expect(clippy::disallowed_methods, reason = "measures real time, without a runtime")]
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 pub(super) struct Stopwatch(Instant);
 
@@ -13,6 +13,12 @@ impl Stopwatch {
     pub(super) fn time(&self) -> Duration {
         self.0.elapsed()
     }
+}
+
+/// As an agent says when it made something.
+pub(super) fn micros_since_1970() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }
 
 pub(super) fn pause(time: Duration) {

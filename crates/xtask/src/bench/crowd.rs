@@ -246,7 +246,7 @@ fn charged_kib(server: &Server) -> u64 {
     bytes.max().unwrap_or(0) / 1024
 }
 
-fn available_kib() -> anyhow::Result<u64> {
+pub(super) fn available_kib() -> anyhow::Result<u64> {
     let text = fs::read_to_string("/proc/meminfo")?;
     let line = text.lines().find(|line| line.starts_with("MemAvailable:"));
     let number = line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok());

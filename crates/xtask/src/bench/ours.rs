@@ -14,6 +14,7 @@ use super::clock::{Stopwatch, wait_until};
 use super::http::Http;
 use super::leftovers::leave_nothing;
 use super::peers::{Contender, Cycle};
+use super::process;
 use crate::say;
 
 const STARTS_WITHIN: Duration = Duration::from_secs(30);
@@ -57,6 +58,20 @@ impl Server {
     /// Its process, to look at what it holds.
     pub(super) fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// A line of its status.
+    pub(super) fn kib(&self, field: &str) -> anyhow::Result<u64> {
+        process::kib(self.pid(), field)
+    }
+
+    /// What it has used of processors.
+    pub(super) fn cpu(&self) -> anyhow::Result<Duration> {
+        process::cpu(self.pid())
     }
 
     pub(super) fn data(&self) -> &Path {

@@ -13,6 +13,11 @@ impl Samples {
         self.0.sort_unstable();
     }
 
+    pub(super) fn extend(&mut self, times: impl IntoIterator<Item = Duration>) {
+        self.0.extend(times);
+        self.0.sort_unstable();
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
