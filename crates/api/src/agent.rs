@@ -1,7 +1,6 @@
 //! The agent's fields of `POST /v1/sandboxes` (000), checked as far as that takes no deployment.
 //!
-//! A request that is wrong is told so; one that is right and needs what is not built says which
-//! [`Feature`] that is, so that nothing asked for is silently left out.
+//! What only a deployment can tell, such as whether a URL may be called, is checked by the server.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -24,12 +23,6 @@ const COMMAND_BYTES_MAX: usize = 512;
 const URL_BYTES_MAX: usize = 2048;
 const AGENTS_MAX: usize = 64;
 
-/// What a valid request can need that is not built yet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Feature {
-    Persistence,
-}
-
 /// An agent that was asked for, with all that it is told.
 #[derive(Debug)]
 pub struct WantedAgent {
@@ -44,6 +37,15 @@ pub struct WantedAgent {
     pub env: BTreeMap<String, String>,
     pub app_json: Option<AppJson>,
     pub wire_version: u32,
+    pub persistence: Option<WantedPersistence>,
+}
+
+/// Where the conversation is to be kept too.
+#[derive(Debug)]
+pub struct WantedPersistence {
+    /// Neither its scheme nor its address is checked yet: the deployment may list it.
+    pub url: Url,
+    pub auth_header: Option<Secret>,
 }
 
 /// Capability sets and their agents, nested. Several agents need `wire_version` 2.
@@ -76,8 +78,6 @@ pub struct CapabilityAgent {
 
 #[derive(Debug)]
 pub(crate) struct CheckedAgent {
-    pub(crate) persistence_url: Option<Url>,
-    pub(crate) needs: Option<Feature>,
     pub(crate) workspace: Option<WorkspaceId>,
     pub(crate) agent: Option<WantedAgent>,
 }
@@ -101,13 +101,7 @@ pub(crate) fn check(
         return Err(Error::invalid("wire_version", "multi-agent requires wire_version=2"));
     }
     let workspace = check_workspace(request)?;
-    let persistence_url = request.persistence_url.as_deref();
-    let persistence_url =
-        persistence_url.map(|text| check_url("persistence_url", text)).transpose()?;
-    if request.persistence_auth_header.is_some() && persistence_url.is_none() {
-        return Err(Error::invalid("persistence_url", "required with persistence_auth_header"));
-    }
-    let needs = persistence_url.is_some().then_some(Feature::Persistence);
+    let persistence = check_persistence(request)?;
     let agent = match (agent, request.llm_key.take()) {
         (Some(kind), Some(llm_key)) => {
             let spec = spec(request, kind);
@@ -122,11 +116,12 @@ pub(crate) fn check(
                 env: request.agent_env.take().unwrap_or_default(),
                 app_json: app,
                 wire_version,
+                persistence,
             })
         }
         (Some(_) | None, _) => None,
     };
-    Ok(CheckedAgent { persistence_url, needs, workspace, agent })
+    Ok(CheckedAgent { workspace, agent })
 }
 
 fn spec(request: &CreateSandbox, kind: AgentKind) -> AgentSpec {
@@ -159,20 +154,6 @@ fn take_base_url(
         ));
     }
     Ok(Some((field, url)))
-}
-
-impl Feature {
-    /// The refusal of a valid request.
-    pub fn not_available(self) -> Error {
-        match self {
-            Self::Persistence => Error::NotImplemented {
-                code: "persistence_not_available",
-                detail: "the request is valid, but this version keeps no conversations elsewhere: \
-                         leave out persistence_url"
-                    .into(),
-            },
-        }
-    }
 }
 
 impl AppJson {
@@ -347,6 +328,25 @@ fn check_label(field: &str, text: &str) -> Result<()> {
         return Err(Error::invalid(field, "must be 1 to 256 characters"));
     }
     Ok(())
+}
+
+fn check_persistence(request: &mut CreateSandbox) -> Result<Option<WantedPersistence>> {
+    let field = "persistence_url";
+    let auth_header = request.persistence_auth_header.take();
+    let Some(text) = request.persistence_url.take() else {
+        return match auth_header {
+            Some(_) => Err(Error::invalid(field, "required with persistence_auth_header")),
+            None => Ok(None),
+        };
+    };
+    let url = parse_url(field, &text)?;
+    if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
+        return Err(Error::invalid(field, format!("must be https: {text:?}")));
+    }
+    if url.fragment().is_some() {
+        return Err(Error::invalid(field, format!("must not have a fragment: {text:?}")));
+    }
+    Ok(Some(WantedPersistence { url, auth_header }))
 }
 
 /// HTTPS only, no credentials, not literally a private address. What the name resolves to is

@@ -8,10 +8,9 @@ use model::request::MAX_LIFETIME_SECONDS;
 use model::reserved::check_env;
 use model::{Clocks, Error, NewSandbox, Source};
 use serde::{Deserialize, Serialize};
-use url::Url;
 use utoipa::ToSchema;
 
-use crate::agent::{self, AppJson, Feature, WantedAgent};
+use crate::agent::{self, AppJson, WantedAgent};
 use crate::sandbox::Tier;
 
 /// A year: longer clocks are mistakes.
@@ -105,7 +104,8 @@ pub struct CreateSandbox {
     /// Capability sets and their agents, nested.
     #[schema(value_type = Option<AppJson>)]
     pub app_json: Option<serde_json::Value>,
-    /// Where conversations are kept: HTTPS, at a public address.
+    /// Where the conversation is kept too: HTTPS, at a public address, unless the operator lists it. See
+    /// `docs/persistence.md`.
     pub persistence_url: Option<String>,
     /// Sent verbatim as `Authorization` to `persistence_url`.
     #[schema(value_type = Option<String>, write_only)]
@@ -116,12 +116,8 @@ pub struct CreateSandbox {
 #[derive(Debug)]
 pub struct Checked {
     pub sandbox: NewSandbox,
-    /// HTTPS and not literally private; its host name is still to be resolved and checked.
-    pub persistence_url: Option<Url>,
     /// To be sealed and put into `sandbox`.
     pub agent: Option<WantedAgent>,
-    /// What the request needs that is not built.
-    pub needs: Option<Feature>,
 }
 
 /// Text that never shows up in a log.
@@ -164,12 +160,7 @@ impl CreateSandbox {
             agent: None,
         };
         sandbox.check_metadata()?;
-        Ok(Checked {
-            sandbox,
-            persistence_url: agent.persistence_url,
-            agent: agent.agent,
-            needs: agent.needs,
-        })
+        Ok(Checked { sandbox, agent: agent.agent })
     }
 
     fn source(&mut self) -> Result<Source, Error> {

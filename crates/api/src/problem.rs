@@ -78,7 +78,6 @@ pub enum Code {
     AgentNotAvailable,
     /// The agent's program is not a layer here yet; the detail has the command that builds it.
     AgentNotBuilt,
-    PersistenceNotAvailable,
     /// This server has no storage for workspaces.
     WorkspaceNotAvailable,
     /// `image` is an OCI reference, and pulling one comes in a later version.
@@ -105,7 +104,6 @@ impl Code {
         match code {
             "agent_not_available" => Self::AgentNotAvailable,
             "agent_not_built" => Self::AgentNotBuilt,
-            "persistence_not_available" => Self::PersistenceNotAvailable,
             "workspace_not_available" => Self::WorkspaceNotAvailable,
             "image_pull_not_available" => Self::ImagePullNotAvailable,
             "egress_log_not_available" => Self::EgressLogNotAvailable,

@@ -19,11 +19,12 @@ use crate::forward::Leader;
 use crate::metrics::Metrics;
 use crate::money::Cashier;
 use crate::oneshot::Watched;
+use crate::persistence::Persistence;
 use crate::preview::{Domain, Signer};
 use crate::rate::Rate;
-use crate::relay::Upstream;
 use crate::sessions::Sessions;
 use crate::turns::Turns;
+use crate::upstream::Upstream;
 
 /// Shared by all requests; clones are one pointer.
 pub(crate) type App = Arc<Shared>;
@@ -61,6 +62,8 @@ pub(crate) struct Shared {
     /// Sandboxes with a one-shot task.
     pub(crate) oneshots: Watched,
     pub(crate) sessions: Sessions,
+    /// Conversations on their way to backends of their owners.
+    pub(crate) persistence: Arc<Persistence>,
     pub(crate) standing: Standing,
 }
 

@@ -32,7 +32,7 @@ pub(crate) use billing::StripeSettings;
 pub use flags::Flags;
 pub use layers::{Environment, Places, load};
 pub use listen::Listen;
-pub use llm::{Llm, Origins};
+pub use llm::{Llm, Origins, PersistenceSettings};
 pub use secrets::{SecretPlace, Secrets};
 pub use workspaces::Workspaces;
 
@@ -71,6 +71,7 @@ pub struct Config {
     pub trusted_proxies: Vec<IpNet>,
     pub test_mode: bool,
     pub llm: Llm,
+    pub persistence: PersistenceSettings,
     pub secrets: Secrets,
     pub workspaces: Workspaces,
     pub billing: Billing,
@@ -261,6 +262,7 @@ impl Default for Config {
             trusted_proxies: Vec::new(),
             test_mode: false,
             llm: Llm::default(),
+            persistence: PersistenceSettings::default(),
             secrets: Secrets::default(),
             workspaces: Workspaces::default(),
             billing: Billing::default(),

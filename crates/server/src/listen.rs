@@ -46,15 +46,17 @@ pub(crate) use crate::listen::socket::MayStall;
 use crate::metrics::Metrics;
 use crate::money::Cashier;
 use crate::oneshot::Watched;
+use crate::persistence::Persistence;
 use crate::preview::{Domain, Signer};
 use crate::rate::Rate;
 use crate::refusal::Refusal;
-use crate::relay::{Relay, Upstream};
+use crate::relay::Relay;
 use crate::roster::Entered;
 use crate::sessions::Sessions;
 use crate::signing_key::SigningKey;
 use crate::tls::Acceptor;
 use crate::turns::{self, Turns};
+use crate::upstream::Upstream;
 use crate::{openapi, routes};
 
 /// Calls that other servers pass on may take this long to finish when we end.
@@ -117,6 +119,7 @@ pub struct Server {
     store: Store,
     vault: Vault,
     upstream: Arc<Upstream>,
+    persistence: Arc<Persistence>,
     blobs: Blobs,
     billing: Cashier,
     address: PublicAddress,
@@ -180,8 +183,12 @@ impl Server {
             domain: Domain::new(config.ports.domain.as_deref(), &address),
             data_dir: config.data_dir.clone(),
             config: config.clone(),
+            upstream: Arc::new(Upstream::new(
+                config.hosts.clone(),
+                config.llm.allowed_base_urls.clone(),
+            )?),
+            persistence: Arc::new(Persistence::new(config, &store)?),
             vault: config.vault(&store)?,
-            upstream: Arc::new(Upstream::of(config)?),
             blobs: config.blobs()?,
             billing: Cashier::new(config, &address)?,
             store,
@@ -232,6 +239,10 @@ impl Server {
             let work = async { tokio::join!(vault.keep_resealing(), vault.keep_clean()) };
             until.run_until_cancelled(work).await;
         });
+        let (persistence, until) = (Arc::clone(&self.persistence), self.shutdown.clone());
+        self.accepting.spawn(async move {
+            until.run_until_cancelled(persistence.deliver_all()).await;
+        });
         self.accept(epoch.is_some())
     }
 
@@ -263,6 +274,7 @@ impl Server {
             store: self.store.clone(),
             vault: self.vault.clone(),
             upstream: Arc::clone(&self.upstream),
+            persistence: Arc::clone(&self.persistence),
             blobs: self.blobs.clone(),
             billing: self.billing.clone(),
             link_seconds: self.config.workspaces.link_seconds,

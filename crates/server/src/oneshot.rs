@@ -28,6 +28,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::app::App;
 use crate::order::Order;
+use crate::persistence;
 use crate::routes::agents;
 
 /// A daemon answers at the latest after this long; then it is asked again.
@@ -107,10 +108,14 @@ async fn follow(app: &App, owner: OwnerId, id: SandboxId) {
             if started { wait(app, &caller, id).await } else { start(app, &caller, id).await };
         match look(app, &caller, id, seen).await {
             Seen::State(State::Running) => {
+                if !started {
+                    persistence::task_began(app, id).await;
+                }
                 (started, silent_since) = (true, None);
                 app.engine.tell_agent(id, AgentStatus::Running);
             }
             Seen::State(State::Ended { exit_code }) => {
+                persistence::task_ended(app, &caller, id, exit_code).await;
                 return app.engine.tell_agent(id, AgentStatus::Ended { exit_code });
             }
             // Another daemon, which knows of none.
@@ -153,6 +158,7 @@ async fn start(app: &App, caller: &Caller, id: SandboxId) -> anyhow::Result<Stat
     let spec = app.engine.get(caller, &SandboxRef::Id(id)).await?.spec;
     let order = Order::of(&app.vault, id).await?;
     let (_, order) = order.context("nothing says what the agent is to do")?;
+    let order = persistence::go_on(app, id, order).await;
     let task = task(&spec, order).context("the sandbox has no agent")?;
     let answer = ask(app, caller, id, (Method::PUT, "/internal/task", Some(task))).await?;
     serde_json::from_value(answer).context("read how the task is")

@@ -30,6 +30,26 @@ pub(crate) struct Order {
     pub(crate) app_json: Option<AppJson>,
     #[serde(default)]
     pub(crate) wire_version: u32,
+    #[serde(default)]
+    pub(crate) persistence: Option<Target>,
+}
+
+/// Where a conversation is kept too.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct Target {
+    pub(crate) url: String,
+    /// Sent as `Authorization`, as it is.
+    #[serde(default)]
+    pub(crate) auth_header: Option<Secret>,
+    /// Whose conversation it continues; else it is one of the sandbox's own.
+    #[serde(default)]
+    pub(crate) continues: Option<String>,
+}
+
+impl fmt::Debug for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Target(…)")
+    }
 }
 
 /// Where a sandbox's model is, and what opens it. Sessions have the same.
@@ -58,6 +78,11 @@ impl Order {
     /// Sealed, for the claims of the sandbox that is about to be made.
     pub(crate) fn seal(vault: &Vault, owner: &OwnerId, wanted: WantedAgent) -> Result<NewAgent> {
         let spec = wanted.spec;
+        let persistence = wanted.persistence.map(|persistence| Target {
+            url: persistence.url.into(),
+            auth_header: persistence.auth_header,
+            continues: wanted.session_id.clone(),
+        });
         let order = Self {
             model: ModelAccess {
                 vendor: spec.vendor,
@@ -71,6 +96,7 @@ impl Order {
             env: wanted.env,
             app_json: wanted.app_json,
             wire_version: wanted.wire_version,
+            persistence,
         };
         Ok(NewAgent { spec, sealed: vault.seal_order(owner, &order.bytes()?)? })
     }

@@ -14,7 +14,6 @@
 
 mod call;
 mod tokens;
-mod upstream;
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -22,7 +21,6 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use anyhow::Result;
 use engine::RelayConnection;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -34,9 +32,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use vault::Vault;
 
-use crate::config::Config;
 use crate::limits::{HEADER_BYTES_MAX, HEADERS_MAX};
-pub(crate) use upstream::Upstream;
+use crate::upstream::Upstream;
 
 /// Calls of one sandbox that are answered at the same time; more are refused with 429.
 const CALLS_MAX_EACH: u32 = 32;
@@ -139,12 +136,5 @@ impl Drop for Call {
                 calls.remove(&self.sandbox);
             }
         }
-    }
-}
-
-impl Upstream {
-    /// As the settings say.
-    pub(crate) fn of(config: &Config) -> Result<Self> {
-        Self::new(config.hosts.clone(), config.llm.allowed_base_urls.clone())
     }
 }

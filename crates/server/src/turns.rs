@@ -21,8 +21,8 @@ use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
 use crate::app::App;
-use crate::oneshot;
 use crate::routes::agents;
+use crate::{oneshot, persistence};
 
 /// Shorter than the shortest idle time of a sandbox.
 const ASK_EVERY: Duration = Duration::from_secs(3);
@@ -55,17 +55,17 @@ enum Seen {
 
 impl Turns {
     /// An agent was set to work; whether nobody watches yet.
-    fn begin(&self, key: &str) -> bool {
+    pub(crate) fn begin(&self, key: &str) -> bool {
         self.lock().insert(key.to_owned(), true).is_none()
     }
 
     /// Before the daemon is asked.
-    fn ask(&self, key: &str) {
+    pub(crate) fn ask(&self, key: &str) {
         self.lock().insert(key.to_owned(), false);
     }
 
     /// When the daemon said that nothing works: whether the watch ends.
-    fn end(&self, key: &str) -> bool {
+    pub(crate) fn end(&self, key: &str) -> bool {
         let mut all = self.lock();
         if all.get(key) == Some(&true) {
             return false;
@@ -123,13 +123,14 @@ pub(crate) fn find_again(app: &App, found: mpsc::Receiver<FoundAgents>) {
 async fn watch_if_busy(app: App, found: FoundAgents) {
     let FoundAgents { spec, daemon_runs } = found;
     oneshot::watch(&app, &spec);
-    if !daemon_runs {
-        return;
-    }
     let (owner, sandbox) = (spec.owner.clone(), spec.id);
     // The plan does not matter to what uses a sandbox that runs.
     let caller = Caller { owner, plan: Plan::Free, quota: QuotaRow::default() };
     let sandbox = SandboxRef::Id(sandbox);
+    if !daemon_runs {
+        return;
+    }
+    persistence::follow(&app, &caller, &sandbox);
     if look(&app, &caller, &sandbox).await != Seen::Rests {
         watch(&app, &caller, &sandbox);
     }

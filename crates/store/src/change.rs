@@ -7,7 +7,7 @@ use model::{Conflict, Error, Event, EventKind, Name, OwnerId, Result, SandboxId}
 use crate::db::{Db, Value};
 use crate::read::micros;
 use crate::writer::{Batch, Pending};
-use crate::{Metered, Store, Tariff, agent, billing, code, event, lease, meter, rate};
+use crate::{Metered, Store, Tariff, agent, billing, code, event, lease, meter, persisted, rate};
 
 /// One change; [`Store::apply`] takes several.
 #[derive(Debug, Clone, PartialEq)]
@@ -101,6 +101,7 @@ impl Store {
             execute(&batch.db, expired, &[&micros(now)])?;
             code::prune(&batch.db, now)?;
             rate::prune(&batch.db, now)?;
+            persisted::prune(&batch.db)?;
             execute(
                 &batch.db,
                 "DELETE FROM legs WHERE ended_at < $1 - 31 * 86400000000",

@@ -2,12 +2,13 @@
 //! their owner. Sealed in the store with the master key, or kept by AWS Secrets Manager; a bundle says
 //! which, so that a deployment can change its mind and old bundles still open.
 //!
-//! Beside them, what agents are to do: see `orders`.
+//! Beside them, what agents are to do, and where conversations are kept too: see `orders` and `targets`.
 //!
 //! The only crate that knows AWS's SDK.
 
 mod aws;
 mod orders;
+mod targets;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -174,6 +175,7 @@ impl Vault {
     pub async fn reseal(&self) -> Result<usize> {
         self.sealer.reload().context("read the master keys")?;
         let (mut after, mut resealed) = (None, self.reseal_orders().await?);
+        resealed += self.reseal_targets().await?;
         loop {
             let page = self.store.sealed_bundles(after).await?;
             let Some((last, _)) = page.last() else { return Ok(resealed) };

@@ -48,7 +48,6 @@ fn the_examples_of_both_documents_are_taken() {
     .unwrap();
     assert_eq!(template.sandbox.source, Source::Template("standard".into()));
     assert_eq!(template.sandbox.env["MY_VAR"], "value");
-    assert_eq!(template.needs, None);
     let image = check(&json!({
         "image": "ghcr.io/latere-ai/sandbox-base:main", "name": "my-workspace",
         "tier": "persistent", "disk_gb": 5, "auto_stop_minutes": 15, "auto_delete_hours": 24,

@@ -1,4 +1,4 @@
-//! Where models may be, beside HTTPS at public addresses.
+//! Where models, and backends that keep conversations, may be beside HTTPS at public addresses.
 
 use std::fmt;
 
@@ -10,6 +10,12 @@ use url::{Origin, Url};
 #[serde(deny_unknown_fields, default)]
 pub struct Llm {
     pub allowed_base_urls: Origins,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PersistenceSettings {
+    pub allowed_urls: Origins,
 }
 
 /// `"http://10.20.0.9:4000"`, several with commas, or an array of such.

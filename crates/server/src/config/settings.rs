@@ -281,6 +281,12 @@ pub const SETTINGS: &[Setting] = &[
         "Origins where models may be beside those (`http://10.20.0.9:4000`), for gateways inside a network; several with commas (in the file also an array)",
     ),
     text(
+        "persistence.allowed_urls",
+        "URLS",
+        "none: HTTPS at public addresses only",
+        "Origins where `persistence_url` may be beside those (`http://10.20.0.9:7000`); several with commas (in the file also an array)",
+    ),
+    text(
         "secrets.place",
         "PLACE",
         "`sealed`",

@@ -21,7 +21,7 @@ use crate::app::App;
 use crate::auth::Who;
 use crate::refusal::Refusal;
 use crate::target::Target;
-use crate::turns;
+use crate::{persistence, turns};
 
 /// Until an answer begins. Creating a session may mean installing its agent first.
 const ANSWER_MAX: Duration = Duration::from_secs(30 * 60);
@@ -59,10 +59,14 @@ pub(crate) async fn proxy(
     request: Request,
 ) -> Result<Response, Refusal> {
     let uri = inner_uri(request.uri()).ok_or(Refusal::NoRoute)?;
+    let changes = *request.method() == Method::POST;
     let begins_turn = *request.method() == Method::POST && turns::may_begin(uri.path());
     let response = call(&app, &caller, &sandbox, inward(request, uri)).await?;
     if begins_turn && response.status().is_success() {
         turns::watch(&app, &caller, &sandbox);
+    }
+    if changes && response.status().is_success() {
+        persistence::follow(&app, &caller, &sandbox);
     }
     Ok(response)
 }

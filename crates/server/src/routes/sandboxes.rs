@@ -1,8 +1,5 @@
 //! Making, finding, changing and deleting sandboxes.
 
-use std::net::IpAddr;
-use std::time::Duration;
-
 use api::sandbox::{CheckedPatch, PartialSandboxes};
 use api::{CreateSandbox, PatchSandbox, Sandbox, SandboxList};
 use axum::extract::State;
@@ -11,12 +8,8 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json as Answer};
 use engine::Idempotency;
-use model::policy::is_public;
 use model::{Change, Error};
 use sha2::{Digest, Sha256};
-use tokio::net::lookup_host;
-use tokio::time::timeout;
-use url::{Host, Url};
 
 use crate::app::App;
 use crate::audit::About;
@@ -27,9 +20,6 @@ use crate::oneshot;
 use crate::order::Order;
 use crate::refusal::Refusal;
 use crate::target::{NoQuery, Target};
-
-/// For the name in `persistence_url` to resolve.
-const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Create a sandbox
 ///
@@ -61,16 +51,13 @@ pub(crate) async fn create(
 ) -> Result<Response, Refusal> {
     let idempotency = idempotency(&headers, &body.bytes)?;
     let checked = body.value.check()?;
-    if let Some(url) = &checked.persistence_url {
-        check_resolves_to_public(url).await?;
-    }
-    if let Some(feature) = checked.needs {
-        return Err(feature.not_available().into());
-    }
     let mut sandbox = checked.sandbox;
     if let Some(agent) = checked.agent {
         if let Some((field, url)) = &agent.base_url {
             app.upstream.check(field, url).await?;
+        }
+        if let Some(wanted) = &agent.persistence {
+            app.persistence.check(&wanted.url).await?;
         }
         sandbox.agent = Some(Order::seal(&app.vault, &caller.owner, agent)?);
     }
@@ -215,22 +202,4 @@ fn idempotency(headers: &HeaderMap, body: &[u8]) -> Result<Option<Idempotency>, 
         .map_err(|error| Error::invalid("body", error.to_string()))?;
     let body_sha256 = Sha256::digest(canonical).into();
     Ok(Some(Idempotency { key: key.to_owned(), body_sha256 }))
-}
-
-/// What the name means now. Whoever dials it later checks again.
-async fn check_resolves_to_public(url: &Url) -> Result<(), Error> {
-    let Some(Host::Domain(name)) = url.host() else { return Ok(()) };
-    let wrong = |detail: &str| Error::invalid("persistence_url", format!("{detail}: {name:?}"));
-    let port = url.port_or_known_default().unwrap_or(443);
-    let addresses: Vec<IpAddr> = match timeout(RESOLVE_TIMEOUT, lookup_host((name, port))).await {
-        Ok(Ok(found)) => found.map(|address| address.ip()).collect(),
-        Ok(Err(_)) | Err(_) => return Err(wrong("its host name does not resolve")),
-    };
-    if addresses.is_empty() {
-        return Err(wrong("its host name does not resolve"));
-    }
-    match addresses.iter().find(|address| !is_public(**address)) {
-        Some(_) => Err(wrong("its host name must resolve to public addresses only")),
-        None => Ok(()),
-    }
 }

@@ -31,6 +31,7 @@ mod on_postgres;
 mod oneshot;
 mod openapi;
 mod organisations;
+mod persistence;
 mod pools;
 mod ports;
 mod quotas;

@@ -11,6 +11,7 @@ mod keys;
 mod lease;
 mod money;
 mod on_postgres;
+mod persisted;
 mod sessions;
 mod tenancy;
 mod tls;

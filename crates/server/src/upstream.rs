@@ -1,5 +1,5 @@
-//! Which model endpoints may be called, and how: HTTPS at public addresses, and the origins that the
-//! operator lists. Names are resolved by the rules of egress, every address is checked, and what was
+//! Which URLs of a tenant's may be called, and how: HTTPS at public addresses, and the origins that the
+//! operator lists for the purpose (models, or backends that keep conversations). Names are resolved by the rules of egress, every address is checked, and what was
 //! checked is what is dialled. Redirects are not followed: a key goes where it was meant to go.
 
 use std::collections::BTreeMap;
@@ -34,7 +34,7 @@ pub(crate) struct Upstream {
 }
 
 impl Upstream {
-    pub(super) fn new(
+    pub(crate) fn new(
         hosts: BTreeMap<String, Vec<IpAddr>>,
         allowed: Origins,
     ) -> anyhow::Result<Self> {
@@ -59,7 +59,7 @@ impl Upstream {
     }
 
     /// What may call it. The names of others than those listed are checked when they are dialled.
-    pub(super) async fn client(&self, url: &Url) -> Result<&Client, String> {
+    pub(crate) async fn client(&self, url: &Url) -> Result<&Client, String> {
         if self.allowed.have(url) {
             return Ok(&self.listed);
         }
@@ -94,7 +94,7 @@ fn client(resolver: &Arc<Resolver>, anywhere: bool) -> anyhow::Result<Client> {
         .pool_max_idle_per_host(IDLE_MAX)
         .pool_idle_timeout(IDLE_FOR)
         .build()
-        .context("make a client for models")
+        .context("make a client for what tenants name")
 }
 
 /// Resolves by the rules of egress.
