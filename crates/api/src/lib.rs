@@ -39,7 +39,7 @@ pub use create::{Checked, CreateSandbox};
 pub use event::StreamedEvent;
 pub use exec::{ExecRequest, ExecResponse};
 pub use files::Uploaded;
-pub use frame::ClientFrame;
+pub use frame::{ClientFrame, ControlFrame};
 pub use key::{ApiKey, ApiKeys, CreateKey, CreatedKey, Revoked};
 pub use logs::{LogAmount, LogStream, Logs, LogsQuery};
 pub use port::{PortLink, PortLinkRequest};

@@ -70,6 +70,8 @@ pub enum Code {
     BadGateway,
     /// What answers on that port said nothing for too long.
     GatewayTimeout,
+    /// A session cannot be resumed: a bundle of secrets that it names was deleted.
+    SecretBundleNotFoundAtResume,
     /// A bug or a broken host. The server's log has the rest, under `x-request-id`.
     Internal,
     /// Known, valid, and not built yet.

@@ -1,15 +1,22 @@
 //! `POST /v1/sessions` (000, rulings 34 and 40): the request and its checks. A pure function: what may be
 //! asked for is the table of [`model::catalogue`], the same that the catalogue shows.
 
+mod answer;
+
 use std::collections::BTreeMap;
 
 use model::catalogue::{self, SESSION_TEMPLATES};
-use model::{AgentKind, BundleName, Error, OwnerId, Result};
+use model::{AgentKind, BundleName, Error, OwnerId, Result, Vendor};
 use serde::Deserialize;
 use serde_json::Value;
 use url::Url;
 use utoipa::ToSchema;
 
+pub use self::answer::{
+    ForkPoint, ForkSession, ForkedFrom, LoggedEvents, ResumeSession, ResumedFrom, Session,
+    SessionCreated, SessionDeleted, SessionForked, SessionResumed, SessionUsage, Sessions,
+    ShownAgent, ShownApp, ShownModel,
+};
 use crate::agent::{self, AppJson, CapabilitySet, check_slug};
 use crate::json;
 
@@ -83,14 +90,6 @@ pub struct SessionApp {
     pub capability_sets: Option<Value>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Vendor {
-    Anthropic,
-    OpenAi,
-    Google,
-    DeepSeek,
-}
-
 /// What a session is to be, as far as can be told without asking anybody.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CheckedSession {
@@ -126,7 +125,7 @@ impl CreateSession {
         let template = SESSION_TEMPLATES.iter().find(|known| **known == self.template);
         let template = *template
             .ok_or_else(|| unknown("template", &self.template, &SESSION_TEMPLATES.join(", ")))?;
-        let vendor = Vendor::parse(&self.llm.vendor).ok_or_else(|| {
+        let vendor = Vendor::named(&self.llm.vendor).ok_or_else(|| {
             unknown("llm.vendor", &self.llm.vendor, "anthropic, openai, google or deepseek")
         })?;
         self.llm.model.as_deref().map(check_model).transpose()?;
@@ -136,10 +135,7 @@ impl CreateSession {
             return Err(Error::invalid("user_id", format!("must be your own id, {caller}")));
         }
         let secrets = secrets(&self.secrets)?;
-        let ttl_seconds = self.ttl_seconds.unwrap_or(TTL_SECONDS_DEFAULT);
-        if ttl_seconds == 0 {
-            return Err(Error::invalid("ttl_seconds", "must be at least 1"));
-        }
+        let ttl_seconds = lifetime(self.ttl_seconds)?;
         let wire_version = self.wire_version.unwrap_or(2);
         if !matches!(wire_version, 1 | 2) {
             return Err(Error::invalid("wire_version", format!("must be 1 or 2: {wire_version}")));
@@ -160,26 +156,22 @@ impl CreateSession {
             app_id,
             set_id,
             app,
-            ttl_seconds: ttl_seconds.min(TTL_SECONDS_MAX),
+            ttl_seconds,
             wire_version,
         })
     }
 }
 
-impl Vendor {
-    fn parse(text: &str) -> Option<Self> {
-        match text {
-            "anthropic" => Some(Self::Anthropic),
-            "openai" => Some(Self::OpenAi),
-            "google" => Some(Self::Google),
-            "deepseek" => Some(Self::DeepSeek),
-            _ => None,
-        }
-    }
-}
-
 fn kinds() -> String {
     catalogue::CATALOGUE.iter().map(|entry| entry.app_id).collect::<Vec<_>>().join(", ")
+}
+
+/// How long a session is to be, with 000's cap.
+fn lifetime(ttl_seconds: Option<u64>) -> Result<u64> {
+    match ttl_seconds.unwrap_or(TTL_SECONDS_DEFAULT) {
+        0 => Err(Error::invalid("ttl_seconds", "must be at least 1")),
+        seconds => Ok(seconds.min(TTL_SECONDS_MAX)),
+    }
 }
 
 /// `^[a-zA-Z0-9._-]{1,128}$`.

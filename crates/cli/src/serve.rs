@@ -58,6 +58,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     let listeners = server::bind(&config).await?;
     let store = server::open_store(&config)?;
     let mut server = Server::open(listeners, &config, store.clone())?;
+    server.listen_for_sessions(server::bind_rt(&config).await?)?;
     server.enter_roster()?;
     let dir = config.data_dir.clone();
     let mut town = Town { config, store, server, linux: Vec::new() };

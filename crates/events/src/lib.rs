@@ -2,14 +2,16 @@
 //!
 //! Two rules hold for all of it. An optional field is written as `null`, never left out. What is in
 //! `data` is chosen by `type`, never guessed from its fields. It does not number, store or send
-//! anything.
+//! anything. Two readings of it are here: the plain form of old clients, and the transcript.
 
 mod data;
 mod event;
 mod item;
+mod plain;
 mod schema;
 #[cfg(test)]
 mod tests;
+pub mod transcript;
 
 pub use self::data::{
     AgentUnparsedData, ErrorData, ItemDeltaData, ItemEventData, PermissionEventData,
@@ -20,6 +22,7 @@ pub use self::event::{EventSource, UniversalEvent, UniversalEventData, Universal
 pub use self::item::{
     ContentPart, FileAction, ItemKind, ItemRole, ItemStatus, ReasoningVisibility, UniversalItem,
 };
+pub use self::plain::{DoneStatus, PlainFrame, PlainRole, ToolState, plain};
 
 /// The label of the status item that ends a turn.
 pub const TURN_COMPLETED: &str = "turn.completed";

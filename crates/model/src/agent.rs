@@ -132,6 +132,13 @@ impl Vendor {
         }
     }
 
+    /// As [`Vendor::as_str`] says it.
+    pub fn named(text: &str) -> Option<Self> {
+        [Self::Anthropic, Self::OpenAi, Self::Google, Self::DeepSeek]
+            .into_iter()
+            .find(|vendor| vendor.as_str() == text)
+    }
+
     /// Whose model it is, by the agent and by how the model's name begins.
     pub fn of(kind: AgentKind, model: Option<&str>) -> Self {
         match kind {

@@ -23,6 +23,7 @@ use crate::persistence::Persistence;
 use crate::preview::{Domain, Signer};
 use crate::rate::Rate;
 use crate::sessions::Sessions;
+use crate::sessions::token::SessionTokens;
 use crate::turns::Turns;
 use crate::upstream::Upstream;
 
@@ -64,7 +65,17 @@ pub(crate) struct Shared {
     pub(crate) sessions: Sessions,
     /// Conversations on their way to backends of their owners.
     pub(crate) persistence: Arc<Persistence>,
+    pub(crate) rt: Rt,
     pub(crate) standing: Standing,
+}
+
+/// What the sockets of sessions need.
+#[derive(Clone)]
+pub(crate) struct Rt {
+    pub(crate) tokens: SessionTokens,
+    /// How clients reach them, as `ws` or `wss`, without a final slash.
+    pub(crate) url: String,
+    pub(crate) ping_every: Duration,
 }
 
 /// The part that this server has among those on its data directory.

@@ -14,8 +14,15 @@ use crate::app::App;
 use crate::listen::PeerAddress;
 
 /// Reading is not written down, nor are commands and files.
-const AUDITED: [&str; 6] =
-    ["/v1/tenants", "/v1/auth", "/v1/api-keys", "/v1/admin", "/v1/billing", "/v1/workspaces"];
+const AUDITED: [&str; 7] = [
+    "/v1/tenants",
+    "/v1/auth",
+    "/v1/api-keys",
+    "/v1/admin",
+    "/v1/billing",
+    "/v1/workspaces",
+    "/v1/sessions",
+];
 
 /// What is done to sandboxes; by whom they are ended otherwise is among their events.
 const OF_SANDBOXES: [(Method, &str); 6] = [

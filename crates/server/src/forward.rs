@@ -29,6 +29,7 @@ use crate::limits::TUNNEL_BUFFER_BYTES;
 use crate::listen::{MayStall, PeerAddress};
 use crate::preview;
 use crate::refusal::Refusal;
+use crate::routes::session_socket;
 use crate::target::Target;
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -61,6 +62,12 @@ const STORED: &[&str] = &[
     "/v1/admin",
 ];
 
+/// Of those, what sessions that run are told of: the leader has them.
+const TOLD: &str = "/v1/tenants/me/secrets/{name}";
+
+/// The WebSocket of a session.
+const SOCKET: &str = "/v1/sessions/{id}/ws";
+
 /// Hop by hop, not end to end.
 const PER_CONNECTION: [HeaderName; 6] = [
     CONNECTION,
@@ -90,6 +97,14 @@ pub(crate) async fn pass(State(app): State<App>, request: Request, next: Next) -
         Place::Guest | Place::Leader => {}
     }
     let (mut parts, body) = request.into_parts();
+    if route == SOCKET {
+        // It has a token of its own.
+        if let Err(refusal) = session_socket::known(&app, &parts) {
+            return refusal.into_response();
+        }
+        let passed = to_leader(&app, leader, &route, Request::from_parts(parts, body));
+        return passed.await.unwrap_or_else(IntoResponse::into_response);
+    }
     // Nobody unknown is a burden to the leader.
     let caller = match Who::from_request_parts(&mut parts, &app).await {
         Ok(Who(caller)) => caller,
@@ -119,6 +134,9 @@ pub(crate) fn peer_of(headers: &HeaderMap) -> Option<SocketAddr> {
 
 /// New routes are the leader's until somebody says otherwise here.
 fn place(route: &str) -> Place {
+    if route == TOLD {
+        return Place::Leader;
+    }
     let Some(of_sandbox) = route.strip_prefix("/v1/sandboxes/{id}/") else {
         let own = ["/healthz", "/openapi.json", "/docs", "/metrics"].contains(&route);
         let stored = STORED.iter().any(|of| {
@@ -140,7 +158,8 @@ fn place(route: &str) -> Place {
 fn is_repeatable(method: &Method, route: &str) -> bool {
     let lifecycle = ["start", "stop", "pause", "resume", "cancel"];
     let of_sandbox = route.strip_prefix("/v1/sandboxes/{id}/").unwrap_or_default();
-    *method != Method::POST || route == "/v1/sandboxes" || lifecycle.contains(&of_sandbox)
+    let once = ["/v1/sandboxes", "/v1/sessions/resume"].contains(&route);
+    *method != Method::POST || once || lifecycle.contains(&of_sandbox)
 }
 
 async fn to_leader(

@@ -44,7 +44,7 @@ mod upstream;
 pub use config::Config;
 pub use database::open_store;
 pub use lease::{Lease, Lock};
-pub use listen::{Server, bind, serve, signalled};
+pub use listen::{Server, bind, bind_rt, serve, signalled};
 pub use openapi::document;
 pub use operator::{OPERATOR_KEY_FILE, ensure_operator_key};
 pub use persistence::contract as persistence_contract;

@@ -25,3 +25,14 @@ pub(crate) const TUNNEL_BUFFER_BYTES: usize = 64 * 1024;
 pub(crate) const LEADER_WAIT: Duration = Duration::from_secs(15);
 /// How often a leader that does not answer is asked whether it lives, and how long it may take.
 pub(crate) const LEADER_PROBE: Duration = Duration::from_secs(2);
+/// Of one text frame of a session's client.
+pub(crate) const SESSION_FRAME_BYTES_MAX: usize = 1 << 20;
+/// Events that are read from a session's log at a time.
+pub(crate) const SESSION_BATCH: usize = 512;
+/// For an agent to take what a client says.
+pub(crate) const SESSION_SAY_TIMEOUT: Duration = Duration::from_secs(30);
+/// For a client that connected without `?from=` to say where it is.
+pub(crate) const FIRST_FRAME_WAIT: Duration = Duration::from_millis(250);
+/// Events of one answer, as JSON.
+pub(crate) const SESSION_PAGE_DEFAULT: usize = 1000;
+pub(crate) const SESSION_PAGE_MAX: usize = 10_000;

@@ -12,12 +12,12 @@
 //! Connections are bounded; a slow head is cut off; a client that goes away drops its handler, and
 //! with it what the handler was doing.
 
+mod address;
 mod door;
 mod local;
 mod share;
 mod socket;
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,9 +36,10 @@ use utoipa::openapi::OpenApi;
 use vault::Vault;
 
 use crate::accounts::Accounts;
-use crate::app::{App, PublicAddress, Shared, Standing};
-use crate::config::Config;
+use crate::app::{App, PublicAddress, Rt, Shared, Standing};
+use crate::config::{Config, Listen};
 use crate::forward::Leader;
+use crate::listen::address::{public_address, reachable, rt_url};
 pub(crate) use crate::listen::door::PeerAddress;
 use crate::listen::door::{Door, Part};
 pub(crate) use crate::listen::local::leader_socket;
@@ -53,6 +54,7 @@ use crate::refusal::Refusal;
 use crate::relay::Relay;
 use crate::roster::Entered;
 use crate::sessions::Sessions;
+use crate::sessions::token::SessionTokens;
 use crate::signing_key::SigningKey;
 use crate::tls::Acceptor;
 use crate::turns::{self, Turns};
@@ -65,8 +67,20 @@ const LOCAL_DRAIN: Duration = Duration::from_secs(15);
 /// Opens every address of the settings. One on which another server of the data directory listens is
 /// shared with it.
 pub async fn bind(config: &Config) -> Result<Vec<TcpListener>> {
+    bind_all(&config.listen, config, "listen").await
+}
+
+/// The same for those that take the sockets of sessions alone.
+pub async fn bind_rt(config: &Config) -> Result<Vec<TcpListener>> {
+    match &config.rt_listen {
+        Some(addresses) => bind_all(addresses, config, "rt_listen").await,
+        None => Ok(Vec::new()),
+    }
+}
+
+async fn bind_all(addresses: &Listen, config: &Config, key: &str) -> Result<Vec<TcpListener>> {
     let mut listeners = Vec::new();
-    for address in &config.listen.0 {
+    for address in &addresses.0 {
         let listener = match TcpListener::bind(address).await {
             Ok(listener) => listener,
             Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
@@ -75,10 +89,10 @@ pub async fn bind(config: &Config) -> Result<Vec<TcpListener>> {
                     tracing::debug!(error = format!("{why:#}"), "no server shares its listener");
                     anyhow::Error::from(error)
                 });
-                let shared = shared.with_context(|| format!("listen: bind {address}"))?;
-                TcpListener::from_std(shared).context("listen: take a shared listener")?
+                let shared = shared.with_context(|| format!("{key}: bind {address}"))?;
+                TcpListener::from_std(shared).with_context(|| format!("{key}: take it over"))?
             }
-            Err(error) => return Err(error).with_context(|| format!("listen: bind {address}")),
+            Err(error) => return Err(error).with_context(|| format!("{key}: bind {address}")),
         };
         listeners.push(listener);
     }
@@ -105,6 +119,7 @@ pub async fn serve(
     shutdown: CancellationToken,
 ) -> Result<()> {
     let mut server = Server::open(listeners, config, store)?;
+    server.listen_for_sessions(bind_rt(config).await?)?;
     server.lead(engine, None)?;
     shutdown.cancelled().await;
     server.end().await;
@@ -130,6 +145,10 @@ pub struct Server {
     door: Door,
     /// For calls that other servers pass on.
     local: Door,
+    /// For the sockets of sessions alone.
+    rt_door: Door,
+    rt_listeners: Vec<TcpListener>,
+    rt: Rt,
     draining: CancellationToken,
     /// Tunnels, and connections to the leader.
     tasks: TaskTracker,
@@ -173,11 +192,19 @@ impl Server {
             cut_off: CancellationToken::new(),
             ..door.clone()
         };
+        let rt_door = Door { part: door.part.apart(), ..door.clone() };
         let address = public_address(config, first)?;
         store.set_tariff(config.tariff());
         let key = SigningKey::open(&config.data_dir, config.signing_key_file.as_deref())?;
         Ok(Self {
             listeners,
+            rt_door,
+            rt_listeners: Vec::new(),
+            rt: Rt {
+                tokens: SessionTokens::new(&key),
+                url: rt_url(config, &address),
+                ping_every: Duration::from_secs(config.rt_ping_seconds),
+            },
             signer: Signer::new(&key),
             accounts: Accounts::open(config, &key)?,
             domain: Domain::new(config.ports.domain.as_deref(), &address),
@@ -205,6 +232,17 @@ impl Server {
             roster: None,
             engines: Vec::new(),
         })
+    }
+
+    /// Takes the sockets of sessions there as well.
+    pub fn listen_for_sessions(&mut self, listeners: Vec<TcpListener>) -> Result<()> {
+        if let (Some(first), None) = (listeners.first(), &self.config.rt_public_url) {
+            let bound = first.local_addr()?;
+            let scheme = if self.config.tls_cert.is_some() { "wss" } else { "ws" };
+            self.rt.url = format!("{scheme}://{}", reachable(bound));
+        }
+        self.rt_listeners = listeners;
+        Ok(())
     }
 
     /// Says to people that this server is here.
@@ -291,20 +329,24 @@ impl Server {
             turns: Turns::default(),
             oneshots: Watched::default(),
             sessions: Sessions::default(),
+            rt: self.rt.clone(),
             standing,
         });
         self.engines.push(engine);
         self.door.part.set(routes::finish(openapi::router().0, &app));
+        self.rt_door.part.set(routes::finish(openapi::sockets(), &app));
         Ok(app)
     }
 
     fn accept(&mut self, among_others: bool) -> Result<()> {
-        for listener in std::mem::take(&mut self.listeners) {
+        let all = std::mem::take(&mut self.listeners).into_iter().map(|one| (one, &self.door));
+        let rt = std::mem::take(&mut self.rt_listeners).into_iter();
+        for (listener, door) in all.chain(rt.map(|one| (one, &self.rt_door))) {
             tracing::info!("listening on {}", listener.local_addr()?);
             if among_others {
                 self.offer(&listener);
             }
-            self.accepting.spawn(self.door.clone().accept(listener, self.shutdown.clone()));
+            self.accepting.spawn(door.clone().accept(listener, self.shutdown.clone()));
         }
         if let Some(acceptor) = self.door.acceptor.clone() {
             self.accepting.spawn(acceptor.renew(self.shutdown.clone()));
@@ -343,22 +385,4 @@ impl Server {
             engine.shutdown().await;
         }
     }
-}
-
-/// `public_url`, or the address that is listened on.
-fn public_address(config: &Config, bound: SocketAddr) -> Result<PublicAddress> {
-    let https = config.tls_cert.is_some();
-    let text = match &config.public_url {
-        Some(url) => url.trim_end_matches('/').to_owned(),
-        None => {
-            let scheme = if https { "https" } else { "http" };
-            let local = match (bound.ip().is_unspecified(), bound) {
-                (false, bound) => bound,
-                (true, SocketAddr::V4(_)) => ([127, 0, 0, 1], bound.port()).into(),
-                (true, SocketAddr::V6(_)) => (std::net::Ipv6Addr::LOCALHOST, bound.port()).into(),
-            };
-            format!("{scheme}://{local}")
-        }
-    };
-    PublicAddress::new(text)
 }

@@ -16,8 +16,8 @@ use crate::app::{App, Pages};
 use crate::docs;
 use crate::routes::{
     administration, agents, billing, catalogue, egress, events, exec, files, keys, lifecycle, logs,
-    meta, organisations, ports, sandboxes, secrets, sign_in, tenants, tunnel, usage,
-    workspace_files, workspaces,
+    meta, organisations, ports, sandboxes, secrets, session_log, session_socket, sessions, sign_in,
+    tenants, tunnel, usage, workspace_files, workspaces,
 };
 
 const PROBLEM_JSON: &str = "application/problem+json";
@@ -39,6 +39,7 @@ const PROBLEM_JSON: &str = "application/problem+json";
         (name = "Ports", description = "Servers inside, from a browser or a program"),
         (name = "Agents", description = "The agent daemon of a sandbox"),
         (name = "Tunnels", description = "Raw connections to ports inside"),
+        (name = "Sessions", description = "Conversations with an agent that outlive connections and sandboxes"),
         (name = "Events", description = "What happens to your sandboxes, as it happens"),
         (name = "Accounts", description = "Signing up and in, and one's own keys"),
         (name = "Usage", description = "What was used, by day"),
@@ -88,6 +89,13 @@ pub(crate) fn router() -> (Router<App>, OpenApi) {
         .routes(routes!(files::import))
         .routes(routes!(tunnel::open, tunnel::open_get))
         .routes(routes!(events::events))
+        .routes(routes!(sessions::create, sessions::list))
+        .routes(routes!(sessions::resume))
+        .routes(routes!(sessions::get, sessions::delete))
+        .routes(routes!(sessions::fork))
+        .routes(routes!(session_log::events))
+        .routes(routes!(session_log::transcript))
+        .routes(routes!(session_socket::connect))
         .routes(routes!(sign_in::sign_up))
         .routes(routes!(sign_in::verify_sign_up))
         .routes(routes!(sign_in::register))
@@ -131,6 +139,11 @@ pub(crate) fn router() -> (Router<App>, OpenApi) {
         .split_for_parts();
     Common.modify(&mut document);
     (with_paths(every_method(router)), document)
+}
+
+/// For who listens for the sockets of sessions alone.
+pub(crate) fn sockets() -> Router<App> {
+    Router::new().route("/v1/sessions/{id}/ws", get(session_socket::connect))
 }
 
 /// A port inside takes every method, also those that nobody has thought of yet; its own `/link`
@@ -185,6 +198,8 @@ impl Modify for Common {
         components.add_security_scheme("api_key", SecurityScheme::Http(bearer.build()));
         let token = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).bearer_format("JWT");
         components.add_security_scheme("account_token", SecurityScheme::Http(token.build()));
+        let session = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).bearer_format("JWT");
+        components.add_security_scheme("session_token", SecurityScheme::Http(session.build()));
         let header = utoipa::openapi::security::ApiKeyValue::new("X-API-KEY");
         components.add_security_scheme(
             "api_key_header",

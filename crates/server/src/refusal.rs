@@ -2,7 +2,9 @@
 
 use api::{Code, Problem};
 use axum::Json;
-use axum::http::header::{CONTENT_TYPE, HeaderName, RETRY_AFTER, UPGRADE, WWW_AUTHENTICATE};
+use axum::http::header::{
+    CONTENT_TYPE, HeaderName, RETRY_AFTER, SEC_WEBSOCKET_VERSION, UPGRADE, WWW_AUTHENTICATE,
+};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use jiff::SignedDuration;
@@ -33,6 +35,7 @@ pub(crate) enum Refusal {
     },
     TooSlow,
     UpgradeRequired,
+    Session(SessionTrouble),
     /// The server that could do it does not answer; when to ask again.
     NoLeader {
         detail: String,
@@ -40,6 +43,18 @@ pub(crate) enum Refusal {
     },
     Preview(Trouble),
     Panicked,
+}
+
+/// What only calls about sessions are refused for.
+#[derive(Debug)]
+pub(crate) enum SessionTrouble {
+    HandshakeRequired,
+    /// No token of a session, or (`sent`) not a good one, or its session is gone.
+    TokenRequired {
+        sent: bool,
+    },
+    /// It cannot go on without this bundle of secrets.
+    NoBundle(String),
 }
 
 /// What the problem body is made of.
@@ -60,6 +75,12 @@ impl From<Error> for Refusal {
 impl From<Trouble> for Refusal {
     fn from(trouble: Trouble) -> Self {
         Self::Preview(trouble)
+    }
+}
+
+impl From<SessionTrouble> for Refusal {
+    fn from(trouble: SessionTrouble) -> Self {
+        Self::Session(trouble)
     }
 }
 
@@ -146,6 +167,7 @@ impl Refusal {
                 "send Connection: Upgrade and Upgrade: bastide-tunnel",
             )
             .with(UPGRADE, HeaderValue::from_static("bastide-tunnel")),
+            Self::Session(trouble) => Answer::of_session(trouble),
             Self::NoLeader { detail, retry_after_seconds } => {
                 Answer::new(StatusCode::SERVICE_UNAVAILABLE, Code::Unavailable, detail)
                     .with(RETRY_AFTER, HeaderValue::from(retry_after_seconds))
@@ -204,6 +226,32 @@ impl Answer {
                 StatusCode::BAD_REQUEST,
                 Code::InvalidRequest,
                 "the request names more than one host",
+            ),
+        }
+    }
+
+    fn of_session(trouble: SessionTrouble) -> Self {
+        match trouble {
+            SessionTrouble::HandshakeRequired => Self::new(
+                StatusCode::UPGRADE_REQUIRED,
+                Code::UpgradeRequired,
+                "send a WebSocket handshake: Connection: Upgrade, Upgrade: websocket, \
+                 Sec-WebSocket-Version: 13",
+            )
+            .with(SEC_WEBSOCKET_VERSION, HeaderValue::from_static("13")),
+            SessionTrouble::TokenRequired { sent } => {
+                let (detail, challenge) = if sent {
+                    ("the session's token is not good, or has expired", INVALID_TOKEN)
+                } else {
+                    ("send the session's token: Authorization: Bearer …, or ?token=…", NO_TOKEN)
+                };
+                Self::new(StatusCode::UNAUTHORIZED, Code::Unauthorized, detail)
+                    .with(WWW_AUTHENTICATE, HeaderValue::from_static(challenge))
+            }
+            SessionTrouble::NoBundle(bundle) => Self::new(
+                StatusCode::BAD_GATEWAY,
+                Code::SecretBundleNotFoundAtResume,
+                format!("the session needs a bundle of secrets that was deleted: {bundle}"),
             ),
         }
     }

@@ -10,6 +10,10 @@
 
 #![expect(dead_code, reason = "routes that use it come next")]
 
+pub(crate) mod socket;
+pub(crate) mod token;
+pub(crate) mod wire;
+
 use std::sync::Arc;
 
 use api::ClientFrame;

@@ -5,7 +5,8 @@ use axum::extract::{FromRequestParts, RawPathParams};
 use axum::http::request::Parts;
 use blobs::Key;
 use model::{
-    BundleName, Error, ExecId, OrganisationId, OwnerId, SandboxRef, TemplateName, WorkspaceId,
+    BundleName, Error, ExecId, OrganisationId, OwnerId, SandboxRef, SessionId, TemplateName,
+    WorkspaceId,
 };
 
 use crate::app::App;
@@ -16,6 +17,9 @@ use crate::routes::workspaces::no_workspace;
 
 /// `{id}`: what is neither an id nor a name is as unknown as any other.
 pub(crate) struct Target(pub(crate) SandboxRef);
+
+/// `{id}` of a session: what is none is as unknown as any other.
+pub(crate) struct SessionTarget(pub(crate) SessionId);
 
 /// `{id}` and `{exec_id}`.
 pub(crate) struct ExecTarget(pub(crate) SandboxRef, pub(crate) ExecId);
@@ -73,6 +77,14 @@ impl FromRequestParts<App> for Target {
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Refusal> {
         let id = parameter(parts, app, "id").await?;
         Ok(Self(id.parse()?))
+    }
+}
+
+impl FromRequestParts<App> for SessionTarget {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Refusal> {
+        Ok(Self(parameter(parts, app, "id").await?.parse()?))
     }
 }
 

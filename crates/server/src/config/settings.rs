@@ -30,6 +30,18 @@ pub const SETTINGS: &[Setting] = &[
         "How clients reach the WebSockets of sessions",
     ),
     text(
+        "rt_listen",
+        "ADDR:PORT",
+        "none",
+        "Where to listen for the WebSockets of sessions and nothing else; `listen` takes them too",
+    ),
+    value(
+        "rt_ping_seconds",
+        "SECONDS",
+        "`30`",
+        "How often clients of sessions are pinged; one that said nothing since the last ping is let go",
+    ),
+    text(
         "tls_cert",
         "FILE",
         "none",

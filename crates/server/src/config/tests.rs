@@ -160,6 +160,7 @@ fn the_table_has_every_setting_and_no_other() {
     let everything = Config {
         public_url: Some(String::new()),
         rt_public_url: Some(String::new()),
+        rt_listen: Some(super::Listen::default()),
         tls_cert: Some("x".into()),
         tls_key: Some("x".into()),
         templates_dir: Some("x".into()),

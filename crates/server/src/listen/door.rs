@@ -52,6 +52,11 @@ impl Part {
         Self(Arc::new(RwLock::new(router)))
     }
 
+    /// The same routes for now, which change on their own.
+    pub(super) fn apart(&self) -> Self {
+        Self::new(self.now())
+    }
+
     pub(super) fn set(&self, router: Router) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = router;
     }

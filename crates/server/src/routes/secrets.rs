@@ -12,6 +12,7 @@ use crate::auth::Who;
 use crate::body;
 use crate::limits::BUNDLE_BODY_BYTES_MAX;
 use crate::refusal::Refusal;
+use crate::sessions::Sessions;
 use crate::target::{BundleTarget, NoQuery};
 
 /// Make a bundle of secrets
@@ -74,7 +75,7 @@ pub(crate) async fn get(
 
 /// Replace all values of a bundle
 ///
-/// Keys may come and go.
+/// Keys may come and go. Sessions that run and name the bundle go on with the new values, and their clients are told.
 #[utoipa::path(
     put, path = "/v1/tenants/me/secrets/{name}", tag = "Secrets", operation_id = "rotate_bundle",
     params(("name" = String, Path, description = "Of the bundle")),
@@ -95,6 +96,7 @@ pub(crate) async fn rotate(
     let bytes = body::read_up_to(request, &app, BUNDLE_BODY_BYTES_MAX).await?;
     let values = api::json::parse::<RotateBundle>(&bytes)?.check()?;
     let rotated = app.vault.rotate(&who.0.owner, &name, values).await?;
+    Sessions::rotated(&app, &who.0, &name).await;
     let (key_names, created_at) = (rotated.key_names, rotated.created_at);
     let last_rotated_at = rotated.rotated_at.unwrap_or(created_at);
     Ok(Answer(RotatedBundle { name: rotated.name.to_string(), key_names, last_rotated_at }))

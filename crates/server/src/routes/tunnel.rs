@@ -51,7 +51,7 @@ pub(crate) async fn open(
     let port = Query::parse(query.as_deref(), &["port"])?.required("port")?;
     let port = port.parse::<u16>().ok().filter(|port| *port > 0);
     let port = port.ok_or_else(|| Error::invalid("port", "must be 1 to 65535"))?;
-    if !asks_for_upgrade(request.headers()) {
+    if !asks_for_upgrade(request.headers(), PROTOCOL) {
         return Err(Refusal::UpgradeRequired);
     }
     let upgrade = request.extensions_mut().remove::<OnUpgrade>().ok_or(Refusal::UpgradeRequired)?;
@@ -113,12 +113,13 @@ pub(crate) async fn carry(
     }
 }
 
-fn asks_for_upgrade(headers: &HeaderMap) -> bool {
+/// Whether a request asks for this protocol.
+pub(crate) fn asks_for_upgrade(headers: &HeaderMap, protocol: &str) -> bool {
     let has = |name, word: &str| {
         headers.get_all(name).iter().any(|value| {
             let words = value.to_str().unwrap_or_default().split(',');
             words.map(str::trim).any(|one| one.eq_ignore_ascii_case(word))
         })
     };
-    has(CONNECTION, "upgrade") && has(UPGRADE, PROTOCOL)
+    has(CONNECTION, "upgrade") && has(UPGRADE, protocol)
 }

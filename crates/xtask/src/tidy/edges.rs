@@ -46,6 +46,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "driver",
             "driver-linux",
             "engine",
+            "events",
             "guest-proto",
             "model",
             "seal",
