@@ -105,10 +105,15 @@ impl Engine {
         let over = |phase| {
             matches!(phase, Phase::Stopping | Phase::Stopped | Phase::Deleting | Phase::Destroyed)
         };
-        match states.wait_for(|state| over(state.phase)).await {
-            Ok(state) => state.end_reason.unwrap_or(EndReason::Unknown),
+        // What is borrowed of the state must not be held over the wait below.
+        let reason = match states.wait_for(|state| over(state.phase)).await {
+            Ok(state) => Some(state.end_reason.unwrap_or(EndReason::Unknown)),
+            Err(_) => None,
+        };
+        match reason {
+            Some(reason) => reason,
             // Its task has ended: the engine is shutting down, and sandboxes go on.
-            Err(_) => std::future::pending().await,
+            None => std::future::pending().await,
         }
     }
 

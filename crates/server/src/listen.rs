@@ -53,8 +53,8 @@ use crate::rate::Rate;
 use crate::refusal::Refusal;
 use crate::relay::Relay;
 use crate::roster::Entered;
-use crate::sessions::Sessions;
 use crate::sessions::token::SessionTokens;
+use crate::sessions::{self, Sessions};
 use crate::signing_key::SigningKey;
 use crate::tls::Acceptor;
 use crate::turns::{self, Turns};
@@ -262,6 +262,7 @@ impl Server {
         if let Some(found) = found {
             turns::find_again(&app, found);
         }
+        sessions::find_again(&app);
         if epoch.is_some() {
             let socket = local::bind(&leader_socket(&self.data_dir))?;
             let accepted = self.local.clone().accept_local(socket, self.local_shutdown.clone());

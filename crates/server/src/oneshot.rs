@@ -214,7 +214,7 @@ async fn ask(
     headers.insert(HOST, HeaderValue::from_static("localhost"));
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     let answered = agents::call(app, caller, &SandboxRef::Id(id), request).await;
-    let response = answered.map_err(|refusal| anyhow::anyhow!("{refusal:?}"))?;
+    let response = answered?;
     let status = response.status();
     let body = to_bytes(response.into_body(), ANSWER_BYTES_MAX).await.context("read an answer")?;
     // Never what it was sent, which an older daemon might repeat.

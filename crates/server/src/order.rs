@@ -101,6 +101,11 @@ impl Order {
         Ok(NewAgent { spec, sealed: vault.seal_order(owner, &order.bytes()?)? })
     }
 
+    /// Sealed as it is.
+    pub(crate) fn sealed(&self, vault: &Vault, owner: &OwnerId) -> Result<Vec<u8>> {
+        vault.seal_order(owner, &self.bytes()?)
+    }
+
     /// `None` for a sandbox without an agent, or that is gone.
     pub(crate) async fn of(vault: &Vault, sandbox: SandboxId) -> Result<Option<(OwnerId, Self)>> {
         let Some((owner, plain)) = vault.order(sandbox).await? else { return Ok(None) };
@@ -109,12 +114,21 @@ impl Order {
 
     /// From the next call to the model on, the key is this one. Whether there is an agent at all.
     pub(crate) async fn rotate(vault: &Vault, sandbox: SandboxId, key: Secret) -> Result<bool> {
-        let change = |plain: &[u8]| {
+        Self::change(vault, sandbox, |order| order.model.key = key.clone()).await
+    }
+
+    /// The same for whatever `change` makes of it; it may be asked more than once.
+    pub(crate) async fn change(
+        vault: &Vault,
+        sandbox: SandboxId,
+        change: impl Fn(&mut Self),
+    ) -> Result<bool> {
+        let changed = |plain: &[u8]| {
             let mut order = Self::read(plain)?;
-            order.model.key = key.clone();
+            change(&mut order);
             order.bytes()
         };
-        vault.change_order(sandbox, change).await
+        vault.change_order(sandbox, changed).await
     }
 
     fn read(plain: &[u8]) -> Result<Self> {

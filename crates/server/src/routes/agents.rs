@@ -76,16 +76,32 @@ pub(crate) async fn call(
     app: &App,
     caller: &Caller,
     sandbox: &SandboxRef,
+    request: Request,
+) -> Result<Response, Error> {
+    through(app, app.engine.agents(caller, sandbox).await?, request).await
+}
+
+/// The same for who only listens, which is no use of the sandbox.
+pub(crate) async fn listen(
+    app: &App,
+    caller: &Caller,
+    sandbox: &SandboxRef,
+    request: Request,
+) -> Result<Response, Error> {
+    through(app, app.engine.listen_to_agents(caller, sandbox).await?, request).await
+}
+
+async fn through(
+    app: &App,
+    (tunnel, token): (Tunnel, String),
     mut request: Request,
-) -> Result<Response, Refusal> {
-    let (tunnel, token) = app.engine.agents(caller, sandbox).await?;
+) -> Result<Response, Error> {
     let token = HeaderValue::from_str(&format!("Bearer {token}"));
     let token = token.map_err(|_| Error::unavailable("the agent daemon has no usable token"))?;
     request.headers_mut().insert(AUTHORIZATION, token);
     let answered = timeout(ANSWER_MAX, exchange(app, tunnel, request)).await;
-    let broken = |detail: String| {
-        Refusal::from(Error::unavailable(format!("the agent daemon does not answer: {detail}")))
-    };
+    let broken =
+        |detail: String| Error::unavailable(format!("the agent daemon does not answer: {detail}"));
     let response = answered
         .map_err(|_| broken(format!("not within {ANSWER_MAX:?}")))?
         .map_err(|error| broken(error.to_string()))?;

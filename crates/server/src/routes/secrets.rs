@@ -75,7 +75,8 @@ pub(crate) async fn get(
 
 /// Replace all values of a bundle
 ///
-/// Keys may come and go. Sessions that run and name the bundle go on with the new values, and their clients are told.
+/// Keys may come and go. Sessions that run and name the bundle get the new values at once, and their
+/// clients a `config_update` with the names; nothing is restarted.
 #[utoipa::path(
     put, path = "/v1/tenants/me/secrets/{name}", tag = "Secrets", operation_id = "rotate_bundle",
     params(("name" = String, Path, description = "Of the bundle")),
