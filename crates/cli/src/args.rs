@@ -9,7 +9,8 @@ use server::config::Places;
 
 use crate::failure::Failure;
 use crate::{
-    account, agents, audit, billing, doctor, keys, org, run, sandbox, secrets, template, workspace,
+    account, agents, audit, billing, doctor, keys, org, run, sandbox, secrets, session, template,
+    workspace,
 };
 
 /// Self-hosted sandboxes for AI agents
@@ -59,6 +60,13 @@ pub(crate) enum Command {
     Catalogue {
         #[command(flatten)]
         connection: Connection,
+    },
+    /// Conversations with agents that outlive connections and sandboxes
+    Session {
+        #[command(flatten)]
+        connection: Connection,
+        #[command(subcommand)]
+        command: Box<session::Command>,
     },
     /// Bundles of secrets for sessions, and the master key
     Secrets {

@@ -20,6 +20,7 @@ mod run;
 mod sandbox;
 mod secrets;
 mod serve;
+mod session;
 mod status;
 mod template;
 mod terminal;
@@ -73,6 +74,10 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Catalogue { connection } => {
             let client = Client::new(&connection)?;
             block_on(catalogue::execute(&client, connection.shown.json))
+        }
+        Command::Session { connection, command } => {
+            let client = Client::new(&connection)?;
+            block_on(session::execute(&client, *command, connection.shown.json))
         }
         Command::Secrets { connection, command } => secrets::execute(&connection, command),
         Command::Usage { connection, days } => {

@@ -93,6 +93,7 @@ pub(crate) fn router() -> (Router<App>, OpenApi) {
         .routes(routes!(sessions::resume))
         .routes(routes!(sessions::get, sessions::delete))
         .routes(routes!(sessions::fork))
+        .routes(routes!(sessions::token))
         .routes(routes!(session_log::events))
         .routes(routes!(session_log::transcript))
         .routes(routes!(session_socket::connect))

@@ -11,7 +11,7 @@ use axum::http::StatusCode;
 use axum::http::header::LOCATION;
 use axum::response::{IntoResponse, Response};
 use jiff::Timestamp;
-use model::Error;
+use model::{Error, SessionStatus};
 use store::{AuditEntry, SessionRecord};
 
 use crate::app::App;
@@ -111,6 +111,32 @@ pub(crate) async fn resume(
         sandbox_id: way.sandbox_id,
         resumed_from: ResumedFrom { previous_status: resumed.previous_status },
     }))
+}
+
+/// Get another token of a session
+///
+/// For one that runs, when the first token is lost or is somewhere else.
+#[utoipa::path(
+    post, path = "/v1/sessions/{id}/token", tag = "Sessions", operation_id = "session_token",
+    params(("id" = String, Path, description = "Its `chat_session_id`")),
+    responses(
+        (status = 200, description = "The way to it", body = SessionCreated),
+        (status = 404, description = "No such session, or another owner's"),
+        (status = 409, description = "`wrong_state`: it does not run; resume it"),
+    )
+)]
+pub(crate) async fn token(
+    State(app): State<App>,
+    Who(caller): Who,
+    SessionTarget(id): SessionTarget,
+    _none: NoQuery,
+) -> Result<Answer<SessionCreated>, Refusal> {
+    let record = Sessions::get(&app, &caller, id).await?;
+    if record.status != SessionStatus::Running {
+        let detail = format!("the session is {}\nhint: resume it", record.status);
+        return Err(Error::wrong_state(detail).into());
+    }
+    Ok(Answer(way(&app, &Started { record })?))
 }
 
 /// List your sessions

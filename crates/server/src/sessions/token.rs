@@ -133,6 +133,8 @@ mod tests {
             input_tokens: 0,
             output_tokens: 0,
             tool_calls: 0,
+            previous_status: None,
+            resumed_at: None,
         }
     }
 

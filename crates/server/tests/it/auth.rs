@@ -40,6 +40,7 @@ pub(crate) const GUARDED: &[(&str, &str)] = &[
     ("GET", "/v1/sessions/x"),
     ("DELETE", "/v1/sessions/x"),
     ("POST", "/v1/sessions/x/fork"),
+    ("POST", "/v1/sessions/x/token"),
     ("GET", "/v1/sessions/x/events"),
     ("GET", "/v1/sessions/x/transcript"),
     ("GET", "/v1/sessions/x/ws"),
