@@ -17,6 +17,8 @@ mod model;
 #[cfg(test)]
 mod needs_root;
 #[cfg(test)]
+mod sessions;
+#[cfg(test)]
 mod usage;
 
 // For the scripted model, whose file is another crate's.

@@ -156,6 +156,7 @@ fn sandbox(app: &App, record: &SessionRecord, values: &Values) -> Result<NewSand
         env: values.others.clone(),
         app_json: None,
         wire_version: u32::from(spec.wire_version),
+        persistence: None,
     };
     let agent = AgentSpec {
         kind: spec.agent,

@@ -322,6 +322,18 @@ impl Client {
         };
         // Whether it went out or not, the connection is over.
         let _ = timeout(CLOSE_TIMEOUT, closing).await;
+        let answered = async {
+            loop {
+                match self.socket.next().await {
+                    Some(Ok(_)) => {}
+                    None | Some(Err(Broken::ConnectionClosed)) => return true,
+                    Some(Err(_)) => return false,
+                }
+            }
+        };
+        if timeout(LINGER_TIMEOUT, answered).await.unwrap_or(false) {
+            return;
+        }
         let mut io = self.socket.into_inner();
         let to_the_end = async {
             let mut unwanted = vec![0; 16 << 10];
