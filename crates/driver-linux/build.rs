@@ -8,11 +8,11 @@ use std::process::Command;
 use std::{env, fs};
 
 /// Each is a package and its binary.
-const PROGRAMS: [&str; 2] = ["guestd", "agentd"];
+const PROGRAMS: [&str; 3] = ["guestd", "agentd", "code-runner"];
 
 fn main() {
     let crates = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("set by cargo")).join("..");
-    for watched in ["guestd", "guest-proto", "agentd", "deictic", "events"] {
+    for watched in ["guestd", "guest-proto", "agentd", "deictic", "events", "code-runner"] {
         for part in ["src", "Cargo.toml"] {
             println!("cargo::rerun-if-changed={}", crates.join(watched).join(part).display());
         }

@@ -15,6 +15,9 @@ static GUEST: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/guestd"));
 /// The static program of `agentd`, likewise.
 static AGENTS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/agentd"));
 
+/// The static program of `code-runner`, likewise.
+pub(crate) static CODE_RUNNER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/code-runner"));
+
 /// Where they are on the host.
 #[derive(Debug, Clone)]
 pub(crate) struct Programs {

@@ -174,6 +174,7 @@ impl Inner {
         let templates = templates.with_host_nesting(config.host_nesting);
         let skeleton = templates.host_skeleton_dir();
         crate::template::host_skeleton(&skeleton).map_err(anyhow::Error::from)?;
+        templates.make_code_root().map_err(anyhow::Error::from)?;
         let sealer = config.open_sealer(layout.root())?;
         let keeper = KeeperClient::new(layout.root().to_owned(), config.keeper_command);
         let privilege = Privilege::current();
@@ -358,7 +359,7 @@ impl Driver for LinuxDriver {
         let listed = tokio::task::spawn_blocking(move || templates.list());
         let built = listed.await.context("list templates")??;
         let all = built.into_iter().map(|built| built.template);
-        Ok(all.filter(|template| !template.name.is_of_agent()).collect())
+        Ok(all.filter(|template| is_for_all(&template.name)).collect())
     }
 
     async fn template(&self, name: &TemplateName) -> Result<Option<Template>> {
@@ -382,6 +383,11 @@ impl Driver for LinuxDriver {
         self.forget_tombstones().await?;
         self.collect_orphans().await
     }
+}
+
+/// Whether anybody may make sandboxes of it alone.
+fn is_for_all(name: &TemplateName) -> bool {
+    !name.is_of_agent() && !name.is_of_code()
 }
 
 /// The spec that every path of this driver shares the shape of.

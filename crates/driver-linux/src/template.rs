@@ -12,6 +12,7 @@
 mod agent;
 mod base;
 mod builder;
+mod code;
 mod context;
 mod copy;
 mod definition;
@@ -126,16 +127,16 @@ impl TemplateStore {
 
     /// `None` when it is not built.
     pub fn get(&self, name: &TemplateName) -> Result<Option<Built>> {
-        if name.as_str() == HOST {
-            return Ok(Some(self.host()));
+        if let Some(own) = self.built_in(name) {
+            return Ok(Some(own));
         }
         self.read(&self.dir(name).join(CURRENT))
     }
 
     /// One exact build (`sha256:…`), also when `current` has moved on: what a sandbox was made from.
     pub fn get_digest(&self, name: &TemplateName, digest: &str) -> Result<Option<Built>> {
-        if name.as_str() == HOST {
-            return Ok(Some(self.host()));
+        if let Some(own) = self.built_in(name) {
+            return Ok(Some(own));
         }
         let hex = digest.strip_prefix("sha256:").unwrap_or(digest);
         if hex.is_empty() || !hex.bytes().all(|c| c.is_ascii_hexdigit()) {

@@ -126,6 +126,10 @@ fn first(core: &Core, observed: &Observed, claim: Claim) -> (First, Option<EndRe
     if never_answered {
         return (First::FinishDelete, Some(EndReason::CreateFailed));
     }
+    if observed.spec.payer.is_some() && observed.phase != Phase::Deleting {
+        // The call that it served went with its server.
+        return (First::FinishDelete, Some(EndReason::Unknown));
+    }
     match observed.phase {
         Phase::Running | Phase::Paused => (First::Adopted, None),
         Phase::Creating | Phase::Configuring | Phase::Booting => (First::FinishStart, None),
@@ -219,8 +223,9 @@ fn changes(core: &Core, cell: &Cell, observed: &Observed, claim: Claim) -> Vec<C
 }
 
 fn leg(cell: &Cell, incarnation: String, started_at: jiff::Timestamp) -> Leg {
-    let limits = cell.state.borrow().spec.limits;
-    Leg { incarnation, started_at, memory_mib: limits.memory_mib, disk_gb: limits.disk_gb }
+    let spec = Arc::clone(&cell.state.borrow().spec);
+    let (limits, payer) = (spec.limits, spec.payer.clone());
+    Leg { incarnation, started_at, payer, memory_mib: limits.memory_mib, disk_gb: limits.disk_gb }
 }
 
 /// The leg of compute, and that it began, unless both were written down.

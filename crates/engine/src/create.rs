@@ -159,7 +159,7 @@ impl Engine {
         Err(Error::unavailable("no free name was found; name the sandbox yourself"))
     }
 
-    async fn try_launch(
+    pub(crate) async fn try_launch(
         &self,
         caller: &Caller,
         (wanted, resolved): (&NewSandbox, &Resolved),

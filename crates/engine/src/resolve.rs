@@ -61,6 +61,7 @@ pub(crate) async fn resolve(core: &Core, caller: &Caller, wanted: &NewSandbox) -
         metadata: wanted.metadata.clone(),
         workspace: wanted.workspace.clone(),
         agent: wanted.agent.as_ref().map(|agent| agent.spec.clone()),
+        payer: None,
         created_at: core.now(),
     };
     Ok(Resolved { rootfs: rootfs(&spec.template, Some(&template)), spec, policy, pool })

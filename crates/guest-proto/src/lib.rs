@@ -12,6 +12,7 @@
 //! its own error, the guest turns a request into processes.
 
 mod client;
+pub mod code;
 pub mod envelope;
 mod error;
 mod exec;

@@ -41,6 +41,10 @@ pub struct SandboxSpec {
     pub workspace: Option<WorkspaceId>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<AgentSpec>,
+    /// Who pays for what the platform runs on somebody's behalf: such a sandbox belongs to the platform,
+    /// serves one call, and is of no use once that call is gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub payer: Option<OwnerId>,
     pub created_at: Timestamp,
 }
 
@@ -122,6 +126,17 @@ impl TemplateName {
 
     /// What the names of such layers begin with; the rest is the agent's. No definition has such a name.
     pub const OF_AGENT: &str = "agent-";
+
+    /// Only the engine of code mode is in it. The platform alone makes sandboxes of it.
+    pub fn of_code() -> Self {
+        Self(Self::CODE.to_owned())
+    }
+
+    pub fn is_of_code(&self) -> bool {
+        self.0 == Self::CODE
+    }
+
+    const CODE: &str = "code-mode";
 }
 
 impl FromStr for TemplateName {

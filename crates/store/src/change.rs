@@ -62,6 +62,8 @@ pub struct Transition(pub String);
 pub struct Leg {
     pub incarnation: String,
     pub started_at: Timestamp,
+    /// Who pays, if not the owner.
+    pub payer: Option<OwnerId>,
     /// What it may use, which is what is paid for.
     pub memory_mib: u32,
     pub disk_gb: u32,
@@ -167,6 +169,7 @@ fn tell(batch: &mut Batch<'_>, event: Event, transition: &Transition) -> Result<
 
 /// Whether it was not known.
 fn begin_leg(db: &Db<'_>, of: &Subject, leg: &Leg) -> Result<bool> {
+    let payer = leg.payer.as_ref().unwrap_or(&of.owner).as_str();
     let inserted = execute(
         db,
         "INSERT INTO legs (sandbox, incarnation, owner, started_at, memory_mib, disk_gb)
@@ -174,7 +177,7 @@ fn begin_leg(db: &Db<'_>, of: &Subject, leg: &Leg) -> Result<bool> {
         &[
             &of.id,
             &leg.incarnation,
-            &of.owner.as_str(),
+            &payer,
             &micros(leg.started_at),
             &i64::from(leg.memory_mib),
             &i64::from(leg.disk_gb),
@@ -185,9 +188,9 @@ fn begin_leg(db: &Db<'_>, of: &Subject, leg: &Leg) -> Result<bool> {
     }
     let sql = "SELECT count(*) FROM legs WHERE sandbox = $1";
     if db.first(sql, &[&of.id], |row| row.get::<i64>(0))? == Some(1) {
-        meter::count_sandbox(db, of.owner.as_str(), micros(leg.started_at))?;
+        meter::count_sandbox(db, payer, micros(leg.started_at))?;
     }
-    billing::open(db, of.owner.as_str(), &of.tariff)?;
+    billing::open(db, payer, &of.tariff)?;
     Ok(true)
 }
 

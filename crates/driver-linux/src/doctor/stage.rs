@@ -157,6 +157,7 @@ impl Stage {
             metadata: serde_json::Map::new(),
             workspace: None,
             agent: None,
+            payer: None,
             created_at: Timestamp::now(),
         };
         let id = spec.id;

@@ -393,6 +393,7 @@ fn placeholder(id: SandboxId, template: &TemplateName, limits: Limits) -> Sandbo
         metadata: serde_json::Map::new(),
         workspace: None,
         agent: None,
+        payer: None,
         created_at: Timestamp::now(),
     }
 }

@@ -175,7 +175,8 @@ fn image(text: &str) -> Result<Base> {
 }
 
 fn check(file: &DefinitionFile) -> Result<()> {
-    if file.name.is_of_image() || file.name.is_of_agent() || file.name.as_str() == super::HOST {
+    let reserved = file.name.is_of_image() || file.name.is_of_agent() || file.name.is_of_code();
+    if reserved || file.name.as_str() == super::HOST {
         return Err(Error::invalid("name", format!("is taken: {}", file.name)));
     }
     // They become arguments of programs, so nothing that could be an option or a list.

@@ -183,6 +183,7 @@ pub(crate) fn spec(template: &str) -> SandboxSpec {
         metadata: serde_json::Map::new(),
         workspace: None,
         agent: None,
+        payer: None,
         created_at: Timestamp::now(),
     }
 }

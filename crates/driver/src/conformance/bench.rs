@@ -59,6 +59,7 @@ impl Bench {
             metadata: serde_json::Map::new(),
             workspace: None,
             agent: None,
+            payer: None,
             created_at: Timestamp::now(),
         };
         self.made.lock().unwrap_or_else(PoisonError::into_inner).push(spec.id);

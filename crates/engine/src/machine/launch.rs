@@ -115,10 +115,14 @@ impl Machine {
             self.core.tell_once(&self.cell, EventKind::Running, incarnation.as_deref(), None);
         let leg = incarnation.map(|incarnation| {
             let started_at = observed.started_at.unwrap_or_else(|| self.core.now());
-            let limits = self.state.borrow().spec.limits;
+            let (limits, payer) = {
+                let spec = &self.state.borrow().spec;
+                (spec.limits, spec.payer.clone())
+            };
             Change::BeginLeg(Leg {
                 incarnation: incarnation.to_string(),
                 started_at,
+                payer,
                 memory_mib: limits.memory_mib,
                 disk_gb: limits.disk_gb,
             })

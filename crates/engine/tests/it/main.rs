@@ -6,6 +6,7 @@
 mod adopt;
 mod create;
 mod credit;
+mod errands;
 mod events;
 mod exec;
 mod files;

@@ -157,6 +157,7 @@ async fn a_leg_is_billed_once() {
         Change::BeginLeg(Leg {
             incarnation: "i1".into(),
             started_at: at(0),
+            payer: None,
             memory_mib: 512,
             disk_gb: 5,
         })

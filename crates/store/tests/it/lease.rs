@@ -44,6 +44,7 @@ async fn what_runs_is_what_was_answered_and_has_not_ended() {
     apply(Change::BeginLeg(Leg {
         incarnation: "i1".into(),
         started_at: at(0),
+        payer: None,
         memory_mib: 512,
         disk_gb: 5,
     }))

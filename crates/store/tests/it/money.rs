@@ -72,7 +72,8 @@ async fn moves_money_until_it_is_killed() {
     });
     let run = std::process::id();
     let sandbox = model::SandboxId::generate();
-    let leg = Leg { incarnation: "i".into(), started_at: at(0), memory_mib: 1, disk_gb: 1 };
+    let leg =
+        Leg { incarnation: "i".into(), started_at: at(0), payer: None, memory_mib: 1, disk_gb: 1 };
     store.apply(ann(), sandbox, vec![Change::BeginLeg(leg)]).await.unwrap();
     for i in 1..1_000_000_i64 {
         let cents = if i % 2 == 0 { -3 } else { 7 };
@@ -149,7 +150,8 @@ async fn usage_is_owed_at_once_and_becomes_rows_of_whole_cents() {
     let prices = Prices { cpu_second: 400_000, ..Prices::default() };
     store.set_tariff(Tariff { prices, signup_credit_cents: 1 });
     let sandbox = model::SandboxId::generate();
-    let leg = Leg { incarnation: "i".into(), started_at: at(0), memory_mib: 1, disk_gb: 1 };
+    let leg =
+        Leg { incarnation: "i".into(), started_at: at(0), payer: None, memory_mib: 1, disk_gb: 1 };
     store.apply(ann(), sandbox, vec![Change::BeginLeg(leg)]).await.unwrap();
     let meter = async |second: i64, cpu: u64| {
         let used = Metered { incarnation: "i".into(), at: at(second), cpu_usec: cpu * 1_000_000 };

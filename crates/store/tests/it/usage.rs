@@ -25,7 +25,8 @@ fn ann() -> OwnerId {
 
 async fn begin(store: &Store, sandbox: SandboxId, incarnation: &str, second: i64) {
     let incarnation = incarnation.into();
-    let leg = Leg { incarnation, started_at: at(second), memory_mib: 1024, disk_gb: 2 };
+    let leg =
+        Leg { incarnation, started_at: at(second), payer: None, memory_mib: 1024, disk_gb: 2 };
     store.apply(ann(), sandbox, vec![Change::BeginLeg(leg)]).await.unwrap();
 }
 

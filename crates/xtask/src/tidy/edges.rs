@@ -14,6 +14,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("guest-proto", &[]),
     ("oci", &[]),
     ("guestd", &["guest-proto"]),
+    ("code-runner", &["guest-proto"]),
     ("driver", &["model", "guest-proto"]),
     ("seal", &[]),
     ("driver-linux", &["driver", "model", "guest-proto", "oci", "seal"]),

@@ -296,6 +296,7 @@ fn spec() -> SandboxSpec {
         metadata: serde_json::Map::new(),
         workspace: None,
         agent: None,
+        payer: None,
         created_at: Timestamp::now(),
     }
 }
