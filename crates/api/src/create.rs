@@ -28,7 +28,8 @@ const IMAGE_BYTES_MAX: usize = 512;
     "metadata": { "tag": "prod" }
 }))]
 pub struct CreateSandbox {
-    /// The name of a built template: `standard`, `browser`, `cua`, `canvas`, `host`, or your own.
+    /// The name of a built template: `standard`, `browser`, `cua`, `canvas`, `host`, or your own;
+    /// `GET /v1/sandbox-templates` lists what is here.
     pub template: Option<String>,
     /// The name of a built template, or an OCI reference (digests preferred over tags).
     pub image: Option<String>,

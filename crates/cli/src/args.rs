@@ -9,8 +9,8 @@ use server::config::Places;
 
 use crate::failure::Failure;
 use crate::{
-    account, agents, audit, billing, doctor, keys, org, run, sandbox, secrets, session, template,
-    workspace,
+    account, agents, audit, billing, doctor, keys, mcp, org, run, sandbox, secrets, session,
+    template, workspace,
 };
 
 /// Self-hosted sandboxes for AI agents
@@ -119,6 +119,8 @@ pub(crate) enum Command {
     Doctor(doctor::DoctorArgs),
     /// Serve the agent daemon, and talk to one
     Agents(agents::AgentsArgs),
+    /// Serve the API to models: three tools of the Model Context Protocol
+    Mcp(Box<mcp::McpArgs>),
     /// Serve the HTTP API
     Serve(server::config::Flags),
     /// Keep sandboxes while servers come and go; started by `serve`

@@ -14,6 +14,7 @@ mod doctor;
 mod envd;
 mod failure;
 mod keys;
+mod mcp;
 mod org;
 mod out;
 mod run;
@@ -99,6 +100,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         }
         Command::Doctor(args) => doctor::execute(&args),
         Command::Agents(args) => agents::execute(args),
+        Command::Mcp(args) => mcp::execute(*args),
         Command::Serve(flags) => serve::execute(&flags),
         Command::Keeper { data_dir } => Ok(driver_linux::keeper::main(&data_dir)),
         Command::Completions { shell } => {

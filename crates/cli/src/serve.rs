@@ -31,7 +31,14 @@ use crate::failure::Failure;
 const PREDECESSOR_WAIT: Duration = Duration::from_secs(10);
 
 pub(crate) fn execute(flags: &Flags) -> Result<ExitCode, Failure> {
-    let config = load(flags, &Environment::of_process())?;
+    run(load(flags, &Environment::of_process())?, None)
+}
+
+/// What else the process does while it serves; it ends with that.
+pub(crate) type Beside = Box<dyn FnOnce() -> BesideTask>;
+pub(crate) type BesideTask = std::pin::Pin<Box<dyn Future<Output = anyhow::Result<()>>>>;
+
+pub(crate) fn run(config: Config, beside: Option<Beside>) -> Result<ExitCode, Failure> {
     keeper_command()?;
     let privilege = driver_linux::enter(&config.data_dir)?;
     let weaknesses = driver_linux::weaknesses();
@@ -43,7 +50,7 @@ pub(crate) fn execute(flags: &Flags) -> Result<ExitCode, Failure> {
         tracing::warn!(weaker = code, missing, hint, "{effect}");
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let served = runtime.block_on(serve(config));
+    let served = runtime.block_on(serve(config, beside));
     if served.is_err() {
         // Who lost the lease stops here, whatever it was doing.
         runtime.shutdown_background();
@@ -52,7 +59,7 @@ pub(crate) fn execute(flags: &Flags) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn serve(config: Config) -> anyhow::Result<()> {
+async fn serve(config: Config, beside: Option<Beside>) -> anyhow::Result<()> {
     make_dir(&config.data_dir)?;
     // First, so that a taken port changes nothing.
     let listeners = server::bind(&config).await?;
@@ -62,7 +69,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     server.enter_roster()?;
     let dir = config.data_dir.clone();
     let mut town = Town { config, store, server, linux: Vec::new() };
-    let mut signalled = std::pin::pin!(server::signalled());
+    let mut signalled = std::pin::pin!(until(beside));
     let lock = match Lock::try_take(&dir)? {
         Some(lock) => lock,
         None => {
@@ -85,6 +92,17 @@ async fn serve(config: Config) -> anyhow::Result<()> {
             ended
         }
         () = lease.lost() => bail!("the lease on {} was lost: another server may act", dir.display()),
+    }
+}
+
+/// Until the process is asked to end, or what it does beside is done.
+async fn until(beside: Option<Beside>) -> anyhow::Result<()> {
+    match beside {
+        None => server::signalled().await,
+        Some(beside) => tokio::select! {
+            signalled = server::signalled() => signalled,
+            done = beside() => done,
+        },
     }
 }
 
@@ -205,7 +223,7 @@ impl Town {
         Ok(LinuxConfig {
             disk: disk(&self.config.disk),
             policies: settings.policies.clone(),
-            warm: self.config.warm.clone(),
+            warm: self.config.warm.clone().into_iter().chain(self.config.code.warm()).collect(),
             images: images(&self.config.images)?,
             egress: EgressConfig {
                 resolver: Resolver::with_hosts(self.config.hosts.clone()),

@@ -14,6 +14,7 @@ use url::Url;
 use vault::Vault;
 
 use crate::accounts::Accounts;
+use crate::code::CodeMode;
 use crate::config::{Limits, MetricsAccess};
 use crate::forward::Leader;
 use crate::metrics::Metrics;
@@ -66,6 +67,9 @@ pub(crate) struct Shared {
     /// Conversations on their way to backends of their owners.
     pub(crate) persistence: Arc<Persistence>,
     pub(crate) rt: Rt,
+    pub(crate) code: CodeMode,
+    /// As it was set.
+    pub(crate) log_level: String,
     pub(crate) standing: Standing,
 }
 

@@ -7,6 +7,7 @@
 mod accounts;
 mod billing;
 mod check;
+mod code;
 mod engine;
 mod flags;
 mod layers;
@@ -29,6 +30,7 @@ use serde::{Deserialize, Serialize};
 pub use accounts::{Auth, MailSettings, OidcSettings, Secret};
 pub use billing::Billing;
 pub(crate) use billing::StripeSettings;
+pub use code::{Code, Runtime};
 pub use flags::Flags;
 pub use layers::{Environment, Places, load};
 pub use listen::Listen;
@@ -77,6 +79,7 @@ pub struct Config {
     pub secrets: Secrets,
     pub workspaces: Workspaces,
     pub billing: Billing,
+    pub code: Code,
     /// From the environment alone: nobody sees it in a file or among the processes.
     #[serde(skip)]
     pub master_key: Option<SecretText>,
@@ -270,6 +273,7 @@ impl Default for Config {
             secrets: Secrets::default(),
             workspaces: Workspaces::default(),
             billing: Billing::default(),
+            code: Code::default(),
             master_key: None,
             aws: None,
         }

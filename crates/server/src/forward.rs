@@ -138,7 +138,8 @@ fn place(route: &str) -> Place {
         return Place::Leader;
     }
     let Some(of_sandbox) = route.strip_prefix("/v1/sandboxes/{id}/") else {
-        let own = ["/healthz", "/openapi.json", "/docs", "/metrics"].contains(&route);
+        let own = ["/healthz", "/openapi.json", "/docs", "/metrics", "/debug/endpoints"];
+        let own = own.contains(&route);
         let stored = STORED.iter().any(|of| {
             route.strip_prefix(of).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         });

@@ -8,6 +8,7 @@ mod app;
 mod audit;
 mod auth;
 mod body;
+mod code;
 pub mod config;
 mod database;
 mod docs;

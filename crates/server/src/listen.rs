@@ -37,11 +37,12 @@ use vault::Vault;
 
 use crate::accounts::Accounts;
 use crate::app::{App, PublicAddress, Rt, Shared, Standing};
+use crate::code::CodeMode;
 use crate::config::{Config, Listen};
 use crate::forward::Leader;
 use crate::listen::address::{public_address, reachable, rt_url};
-pub(crate) use crate::listen::door::PeerAddress;
 use crate::listen::door::{Door, Part};
+pub(crate) use crate::listen::door::{Inside, PeerAddress};
 pub(crate) use crate::listen::local::leader_socket;
 pub(crate) use crate::listen::socket::MayStall;
 use crate::metrics::Metrics;
@@ -331,6 +332,8 @@ impl Server {
             oneshots: Watched::default(),
             sessions: Sessions::default(),
             rt: self.rt.clone(),
+            code: CodeMode::new(&self.config, &self.address, self.door.part.inside())?,
+            log_level: self.config.log.level.clone(),
             standing,
         });
         self.engines.push(engine);

@@ -8,7 +8,8 @@ use crate::config::{Log, LogFormat};
 
 /// Sends everything that is traced from now on to standard error. Once a process.
 pub fn start(settings: &Log) -> anyhow::Result<()> {
-    let filter = EnvFilter::try_new(&settings.level)
+    // It tells of the ends of every message, which we do better.
+    let filter = EnvFilter::try_new(format!("rmcp=warn,{}", settings.level))
         .with_context(|| format!("log.level: not a level: {:?}", settings.level))?;
     let lines = fmt().with_env_filter(filter).with_writer(std::io::stderr);
     let started = match settings.format {

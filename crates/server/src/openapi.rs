@@ -179,7 +179,8 @@ pub(crate) fn routes(document: &OpenApi) -> impl Iterator<Item = String> {
     let unnamed =
         ["", "/", "/{*path}"].map(|rest| format!("/v1/sandboxes/{{id}}/ports/{{port}}{rest}"));
     let files = [FILE, LINKED_FILE].map(with_rest);
-    document.paths.paths.keys().cloned().chain(unnamed).chain(files)
+    let code = crate::code::PATHS.map(str::to_owned);
+    document.paths.paths.keys().cloned().chain(unnamed).chain(files).chain(code)
 }
 
 pub(crate) fn pages(document: &OpenApi, url: &str) -> Result<Pages> {

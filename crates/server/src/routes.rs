@@ -33,11 +33,12 @@ use axum::middleware::from_fn_with_state;
 
 use crate::app::App;
 use crate::refusal::Refusal;
-use crate::{audit, forward, front, preview};
+use crate::{audit, code, forward, front, preview};
 
 /// Adds what is the same for every route.
 pub(crate) fn finish(routes: Router<App>, app: &App) -> Router {
     routes
+        .merge(code::routes(app))
         .fallback(async || Refusal::NoRoute)
         .method_not_allowed_fallback(async || Refusal::WrongMethod)
         .layer(from_fn_with_state(Arc::clone(app), audit::pass))

@@ -81,6 +81,7 @@ impl Config {
         self.check_secrets()?;
         self.check_workspaces()?;
         self.check_billing()?;
+        self.check_code()?;
         self.check_pools()
     }
 

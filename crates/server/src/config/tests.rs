@@ -205,6 +205,11 @@ fn the_table_has_every_setting_and_no_other() {
         },
         database_url: Some(secret.clone()),
         signing_key_file: Some("x".into()),
+        code: super::Code {
+            spec: Some(String::new()),
+            api_base: Some(String::new()),
+            ..super::Code::default()
+        },
         ..Config::default()
     };
     let whole = ["policies", "hosts", "quotas", "pools", "warm"];

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use axum::Router;
@@ -63,6 +63,22 @@ impl Part {
 
     fn now(&self) -> Router {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The same for who is a part of these routes: they would keep each other alive.
+    pub(super) fn inside(&self) -> Inside {
+        Inside(Arc::downgrade(&self.0))
+    }
+}
+
+/// The server's own routes, for what runs in it and asks as a client would.
+#[derive(Clone)]
+pub(crate) struct Inside(Weak<RwLock<Router>>);
+
+impl Inside {
+    /// `None` once the server is gone.
+    pub(crate) fn routes(&self) -> Option<Router> {
+        Some(Part(self.0.upgrade()?).now())
     }
 }
 

@@ -20,11 +20,13 @@ use crate::refusal::Refusal;
 use crate::target::{NoQuery, RawQuery, Target};
 
 /// Download a file
+///
+/// The answer is the file as it is: text stays text. Commands run in `/workspace` unless they say otherwise.
 #[utoipa::path(
     get, path = "/v1/sandboxes/{id}/files", tag = "Files", operation_id = "read_file",
     params(
         ("id" = String, Path, description = "Its id or its name"),
-        ("path" = String, Query, description = "Absolute; `..` is refused"),
+        ("path" = String, Query, description = "Absolute, such as `/workspace/data.csv`; `..` is refused"),
     ),
     responses(
         (status = 200, description = "Its bytes", body = Binary,
@@ -47,13 +49,13 @@ pub(crate) async fn download(
 
 /// Upload a file
 ///
-/// The parent directory must exist; a file that exists is replaced. `Content-Length: 0` makes an
-/// empty file.
+/// The body is the file as it is: no JSON, no form. The parent directory must exist; a file that
+/// exists is replaced. `Content-Length: 0` makes an empty file.
 #[utoipa::path(
     post, path = "/v1/sandboxes/{id}/files", tag = "Files", operation_id = "write_file",
     params(
         ("id" = String, Path, description = "Its id or its name"),
-        ("path" = String, Query, description = "Absolute; `..` is refused"),
+        ("path" = String, Query, description = "Absolute, such as `/workspace/data.csv`; `..` is refused"),
     ),
     request_body(content = Binary, content_type = "application/octet-stream"),
     responses(

@@ -12,6 +12,7 @@ mod catalogue;
 mod client;
 #[path = "../../../store/tests/it/cluster.rs"]
 mod cluster;
+mod code;
 mod commands;
 mod contract;
 mod create;
