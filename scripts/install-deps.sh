@@ -66,4 +66,11 @@ if [ "$1" = test ]; then
     npm install --silent --no-audit --no-fund
     touch node_modules/installed
   fi
+  # Clients of the Model Context Protocol, with the Node that they need; their own scripts are not run.
+  cd ../tests-mcp
+  if ! [ node_modules/installed -nt package.json ]; then
+    echo "installing the clients of the Model Context Protocol"
+    npm install --silent --no-audit --no-fund --ignore-scripts --force
+    touch node_modules/installed
+  fi
 fi

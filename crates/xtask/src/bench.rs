@@ -7,6 +7,7 @@
 mod agents;
 mod auth;
 mod clock;
+mod code;
 mod crowd;
 mod curves;
 mod deictic;
@@ -68,6 +69,9 @@ pub(crate) struct BenchArgs {
     /// Measure the loop of our own agent alone, beside claude and codex
     #[arg(long)]
     deictic: bool,
+    /// Measure code mode alone, beside Node
+    #[arg(long)]
+    code: bool,
     /// Where those are: DIR/bin/claude, DIR/bin/codex
     #[arg(long, value_name = "DIR")]
     programs: Option<PathBuf>,
@@ -123,6 +127,8 @@ pub(crate) fn run(root: &Path, args: &BenchArgs) -> anyhow::Result<()> {
         deictic::run(&binary, &programs, &work.path().join("deictic"), &mut report)?;
     } else if args.sessions {
         sessions::run(&binary, &work.path().join("data"), args.sizes().idle, &mut report)?;
+    } else if args.code {
+        code::run(&binary, &work.path().join("code"), args.sizes().rounds, &mut report)?;
     } else if args.agents {
         agents::run(&binary, &work.path().join("agents"), &mut report)?;
     } else {
@@ -184,6 +190,9 @@ fn measure(
     }
     if let Err(error) = agents::run(binary, &work.join("agents"), report) {
         report.skip("the agent daemon", &error);
+    }
+    if let Err(error) = code::run(binary, &work.join("code"), sizes.rounds, report) {
+        report.skip("code mode", &error);
     }
     Ok(())
 }

@@ -115,6 +115,7 @@ impl Http {
         }
         if !body.is_empty() {
             head += "Content-Type: application/json\r\n";
+            head += "Accept: application/json, text/event-stream\r\n";
         }
         if method != "GET" || length > 0 {
             head += &format!("Content-Length: {length}\r\n");
