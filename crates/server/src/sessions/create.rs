@@ -180,7 +180,8 @@ fn sandbox(app: &App, record: &SessionRecord, values: &Values) -> Result<NewSand
         disk_gb: None,
         asked_clocks: clocks,
         policy: None,
-        env: agent.environment(),
+        // Where the model is the engine adds itself.
+        env: BTreeMap::new(),
         metadata,
         vcpu: None,
         cpu_fraction: None,
