@@ -265,3 +265,6 @@ fn make_state_dir(root: &Path, dir: &Path) -> io::Result<()> {
     let ignore = root.join(".gitignore");
     if ignore.exists() { Ok(()) } else { std::fs::write(ignore, "*\n") }
 }
+
+#[cfg(test)]
+mod tests;

@@ -108,11 +108,10 @@ mod tests {
             let begun = Instant::now();
             let mut deltas = Vec::new();
             while let Next::Say(all) = flood.next().await {
-                for one in all {
-                    if let Conversion::ItemDelta { delta, .. } = one {
-                        deltas.push(delta[..8].parse::<u64>().unwrap());
-                    }
-                }
+                deltas.extend(all.into_iter().filter_map(|one| match one {
+                    Conversion::ItemDelta { delta, .. } => delta[..8].parse::<u64>().ok(),
+                    _ => None,
+                }));
             }
             assert_eq!(deltas, (1..=1000).collect::<Vec<_>>(), "{message}");
             let expected = if flood.rate.is_some() { 2000 } else { 0 };

@@ -37,6 +37,7 @@ pub(crate) struct Model(Arc<Shared>);
 
 struct Shared {
     url: String,
+    key: Mutex<String>,
     faults: Mutex<Vec<String>>,
     /// Ids of the calls that it made.
     calls: Mutex<BTreeSet<String>>,
@@ -78,6 +79,7 @@ impl Model {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let model = Self(Arc::new(Shared {
             url: format!("http://{}", listener.local_addr().unwrap()),
+            key: Mutex::new(KEY.to_owned()),
             faults: Mutex::default(),
             calls: Mutex::default(),
             last_id: AtomicU64::new(0),
@@ -101,11 +103,6 @@ impl Model {
 
     pub(crate) fn faults(&self) -> Vec<String> {
         self.0.faults.lock().unwrap().clone()
-    }
-
-    /// What it complained about so far was wanted.
-    pub(crate) fn forgive(&self) -> usize {
-        std::mem::take(&mut *self.0.faults.lock().unwrap()).len()
     }
 
     pub(crate) fn stop(&self) {
@@ -133,9 +130,15 @@ impl Model {
         }
     }
 
-    fn check_key(&self, headers: &HeaderMap, name: header::HeaderName, wanted: &str) {
+    /// From now on this is the key. A call that has the one of before is a fault.
+    pub(crate) fn rotate(&self, key: &str) {
+        key.clone_into(&mut self.0.key.lock().unwrap());
+    }
+
+    fn check_key(&self, headers: &HeaderMap, name: header::HeaderName, scheme: &str) {
         let sent = headers.get(name).and_then(|value| value.to_str().ok());
-        if sent != Some(wanted) {
+        let key = self.0.key.lock().unwrap().clone();
+        if sent.and_then(|sent| sent.strip_prefix(scheme)) != Some(&key) {
             self.fault(format!("another key than it was given: {sent:?}"));
         }
     }
@@ -208,6 +211,10 @@ impl Dialogue {
                 ..Reply::default()
             }),
             "ask" => Self::one_call(self.question()),
+            "delegate" => {
+                let step = json!({"id": "one", "capability": rest, "task": "Say hello."});
+                Self::one_call(("delegate".to_owned(), json!({"steps": [step]})))
+            }
             "plan" => {
                 let ours = self.tools.iter().any(|tool| tool == "exit_plan");
                 let name = if ours { "exit_plan" } else { "ExitPlanMode" };
