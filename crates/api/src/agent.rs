@@ -3,13 +3,11 @@
 //! What only a deployment can tell, such as whether a URL may be called, is checked by the server.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 
-use model::policy::is_public;
 use model::reserved::check_env;
 use model::{AgentKind, AgentSpec, Error, Result, Vendor, WorkspaceId};
 use serde::{Deserialize, Serialize};
-use url::{Host, Url};
+use url::Url;
 use utoipa::ToSchema;
 
 use crate::create::{CreateSandbox, Secret, check_word};
@@ -143,16 +141,7 @@ fn take_base_url(
     let name = vendor.base_url_variable();
     let Some(text) = env.remove(name) else { return Ok(None) };
     let field = format!("env.{name}");
-    let url = parse_url(&field, &text)?;
-    if !matches!(url.scheme(), "http" | "https") {
-        return Err(Error::invalid(field, format!("must be https: {text:?}")));
-    }
-    if url.query().is_some() || url.fragment().is_some() {
-        return Err(Error::invalid(
-            field,
-            format!("must not have a query or a fragment: {text:?}"),
-        ));
-    }
+    let url = check_url(&field, &text)?;
     Ok(Some((field, url)))
 }
 
@@ -349,25 +338,16 @@ fn check_persistence(request: &mut CreateSandbox) -> Result<Option<WantedPersist
     Ok(Some(WantedPersistence { url, auth_header }))
 }
 
-/// HTTPS only, no credentials, not literally a private address. What the name resolves to is
-/// checked by whoever can resolve it, and again by whoever dials.
+/// An address with a host and without credentials. Whether it is HTTPS at a public address, or one that the
+/// operator allows, says whoever knows that and can resolve it, and again whoever dials.
 pub(crate) fn check_url(field: &str, text: &str) -> Result<Url> {
-    let wrong = |detail: &str| Error::invalid(field, format!("{detail}: {text:?}"));
     let url = parse_url(field, text)?;
-    if url.scheme() != "https" {
-        return Err(wrong("must be https"));
+    if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
+        return Err(Error::invalid(field, format!("must be https: {text:?}")));
     }
-    let private = match url.host() {
-        None => return Err(wrong("has no host")),
-        Some(Host::Ipv4(address)) => !is_public(IpAddr::V4(address)),
-        Some(Host::Ipv6(address)) => !is_public(IpAddr::V6(address)),
-        Some(Host::Domain(name)) => {
-            let name = name.trim_end_matches('.');
-            name == "localhost" || name.ends_with(".localhost")
-        }
-    };
-    if private {
-        return Err(wrong("must be at a public address"));
+    if url.query().is_some() || url.fragment().is_some() {
+        let detail = format!("must not have a query or a fragment: {text:?}");
+        return Err(Error::invalid(field, detail));
     }
     Ok(url)
 }

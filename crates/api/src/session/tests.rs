@@ -99,19 +99,12 @@ fn what_is_wrong_is_named() {
 }
 
 #[test]
-fn a_model_endpoint_inside_is_refused() {
+fn a_model_endpoint_that_is_no_address_is_refused() {
     for url in [
-        "http://example.com",
-        "https://127.0.0.1/v1",
-        "https://localhost/v1",
-        "https://10.0.0.1",
-        "https://[::1]/",
-        "https://[fd00::1]/",
-        "https://169.254.169.254/latest",
-        "https://2130706433/",
-        "https://0x7f.1/",
         "https://user:pass@example.com/",
         "https://",
+        "https://example.com/?key=value",
+        "https://example.com/#here",
         "file:///etc/passwd",
     ] {
         refused("llm.base_url", |body| body["llm"]["base_url"] = url.into());
