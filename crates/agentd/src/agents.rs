@@ -17,6 +17,7 @@ mod questions;
 #[cfg(test)]
 mod recordings;
 mod servers;
+mod turn;
 
 use std::process::ExitCode;
 use std::sync::Arc;

@@ -13,6 +13,7 @@ mod shell;
 mod show;
 mod task;
 mod tree;
+mod update;
 mod url;
 
 use std::process::ExitCode;
@@ -67,6 +68,8 @@ pub(crate) enum Command {
         id: SandboxRef,
         name: String,
     },
+    /// Change a sandbox while it runs: the key of its agent's model, or its policy
+    Update(update::UpdateArgs),
     /// Destroy sandboxes and their workspaces
     #[command(visible_alias = "delete")]
     Rm(Many),
@@ -109,6 +112,7 @@ pub(crate) async fn execute(
         Command::Pause(many) => each(client, many, "pause", json).await?,
         Command::Resume(many) => each(client, many, "resume", json).await?,
         Command::Rename { id, name } => rename(client, &id, &name, json).await?,
+        Command::Update(args) => update::update(client, args, json).await?,
         Command::Rm(many) => remove(client, many, json).await?,
         Command::Forward(args) => forward::forward(client, args).await?,
         Command::Url(args) => url::url(client, args, json).await?,

@@ -24,6 +24,7 @@ mod dial;
 mod dns;
 mod head;
 mod log;
+mod logged;
 mod names;
 mod netlink;
 mod pace;
@@ -137,7 +138,7 @@ impl Egress {
             shared: Arc::clone(&self.shared),
             names: Mutex::new(names),
             policy: watch::Sender::new(Arc::new(policy)),
-            log: AccessLog::new(sandbox, self.shared.config.log_entries_max, log_dir),
+            log: Arc::new(AccessLog::new(sandbox, self.shared.config.log_entries_max, log_dir)),
             lookups: Arc::new(Semaphore::new(dial::LOOKUPS_MAX_EACH)),
             tasks: TaskTracker::new(),
             cancel: cancel.clone(),
@@ -215,7 +216,7 @@ struct Inner {
     shared: Arc<Shared>,
     names: Mutex<Names>,
     policy: watch::Sender<Arc<Policy>>,
-    log: AccessLog,
+    log: Arc<AccessLog>,
     lookups: Arc<Semaphore>,
     tasks: TaskTracker,
     cancel: CancellationToken,

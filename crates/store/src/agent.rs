@@ -24,6 +24,8 @@ pub struct AgentOrder {
 pub struct Tokens {
     pub input: u64,
     pub output: u64,
+    /// That the model asked for.
+    pub tool_calls: u64,
 }
 
 impl Store {
@@ -76,16 +78,18 @@ impl Store {
         self.0.writer.submit(move |batch| {
             execute(
                 &batch.db,
-                "INSERT INTO token_days (owner, day, input_tokens, output_tokens)
-                 VALUES ($1, $2, $3, $4)
+                "INSERT INTO token_days (owner, day, input_tokens, output_tokens, tool_calls)
+                 VALUES ($1, $2, $3, $4, $5)
                  ON CONFLICT (owner, day) DO UPDATE SET
                    input_tokens = token_days.input_tokens + excluded.input_tokens,
-                   output_tokens = token_days.output_tokens + excluded.output_tokens",
+                   output_tokens = token_days.output_tokens + excluded.output_tokens,
+                   tool_calls = token_days.tool_calls + excluded.tool_calls",
                 &[
                     &owner.as_str(),
                     &micros(at).div_euclid(DAY_USEC),
                     &bounded(tokens.input),
                     &bounded(tokens.output),
+                    &bounded(tokens.tool_calls),
                 ],
             )
             .map(drop)

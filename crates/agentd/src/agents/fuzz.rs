@@ -14,6 +14,7 @@ use super::amp;
 use super::claude::decoder::Decoder as ClaudeDecoder;
 use super::codex::decoder::Decoder as CodexDecoder;
 use super::decoded::Decoded;
+use super::deictic::decoder::Decoder as DeicticDecoder;
 use super::opencode::decoder::Decoder as OpencodeDecoder;
 use super::recordings::recordings_of;
 use crate::adapter::{Answer, PermissionReply};
@@ -26,6 +27,7 @@ enum Decoder {
     Claude(ClaudeDecoder),
     Codex(CodexDecoder),
     Opencode(OpencodeDecoder),
+    Deictic(DeicticDecoder),
 }
 
 impl Decoder {
@@ -34,6 +36,7 @@ impl Decoder {
             Self::Claude(decoder) => decoder.decode(line),
             Self::Codex(decoder) => decoder.decode(line),
             Self::Opencode(decoder) => decoder.decode(line),
+            Self::Deictic(decoder) => decoder.decode(line),
         }
     }
 
@@ -42,6 +45,10 @@ impl Decoder {
             Self::Claude(decoder) => decoder.permit(id, reply),
             Self::Codex(decoder) => decoder.permit(id, reply),
             Self::Opencode(decoder) => decoder.permit(id, reply),
+            Self::Deictic(decoder) => {
+                decoder.permit(id);
+                return;
+            }
         };
     }
 
@@ -50,6 +57,10 @@ impl Decoder {
             Self::Claude(decoder) => decoder.answer(id, answer, out),
             Self::Codex(decoder) => decoder.answer(id, answer, out),
             Self::Opencode(decoder) => decoder.answer(id, answer, out),
+            Self::Deictic(decoder) => {
+                decoder.answer(id);
+                return;
+            }
         };
     }
 
@@ -58,7 +69,7 @@ impl Decoder {
             Self::Claude(decoder) => decoder.interrupting(),
             Self::Opencode(decoder) => decoder.interrupting(),
             // It is told to the program alone.
-            Self::Codex(_) => {}
+            Self::Codex(_) | Self::Deictic(_) => {}
         }
     }
 
@@ -67,6 +78,7 @@ impl Decoder {
             Self::Claude(decoder) => decoder.close(),
             Self::Codex(decoder) => decoder.close(),
             Self::Opencode(decoder) => decoder.close(),
+            Self::Deictic(decoder) => decoder.close(),
         }
     }
 }
@@ -327,4 +339,40 @@ fn mangled_lines_of_amp_do_no_harm() {
     let documented = amp::documented();
     recordings.extend(std::iter::repeat_n(documented, recordings.len()));
     fuzz("amp", &recordings, |_| Decoder::Claude(ClaudeDecoder::default()));
+}
+
+/// What it says of every kind, in turns that end well and in turns that are cut off.
+#[test]
+fn mangled_lines_of_deictic_do_no_harm() {
+    let item = |id: &str, kind: &str, status: &str| {
+        json!({"id": id, "parent": null, "kind": kind, "role": "assistant",
+            "content": [{"type": "text", "text": id}], "status": status})
+    };
+    let turn = |n: u32| {
+        let (message, call) = (format!("m{n}"), format!("c{n}"));
+        vec![
+            json!({"type": "item_started", "item": item(&message, "message", "in_progress")}),
+            json!({"type": "item_delta", "id": message, "delta": "ä"}),
+            json!({"type": "item_started", "item": item(&call, "tool_call", "in_progress")}),
+            json!({"type": "permission_requested", "id": format!("p{n}"), "action": "shell_exec",
+                "metadata": {"command": "ls"}}),
+            json!({"type": "question_requested", "id": format!("q{n}"), "prompt": "?",
+                "options": ["Blue", "Red"]}),
+            json!({"type": "permission_withdrawn", "id": format!("p{n}")}),
+            json!({"type": "question_withdrawn", "id": format!("q{n}")}),
+            json!({"type": "item_completed", "item": item(&call, "tool_call", "failed")}),
+            json!({"type": "error", "message": "no", "code": "model"}),
+            json!({"type": "item_completed", "item": item(&message, "message", "completed")}),
+            json!({"type": "turn_over", "status": "completed", "steps": n}),
+        ]
+    };
+    let ready = json!({"type": "ready", "session": "dei_1", "resumed": false, "vendor": "openai",
+        "model": "m", "tools": ["shell_exec"]});
+    let mut lines = vec![ready];
+    lines.extend((0..4).flat_map(turn));
+    for line in &lines {
+        let known = serde_json::from_value::<deictic::protocol::Said>(line.clone());
+        known.unwrap_or_else(|error| panic!("{line}: {error}"));
+    }
+    fuzz("deictic", &[lines], |_| Decoder::Deictic(DeicticDecoder::default()));
 }

@@ -34,7 +34,7 @@ pub(super) struct AgentArgs {
     /// The variable of this machine that holds the model's key; it stays outside of the sandbox
     #[arg(long, value_name = "VARIABLE", requires = "agent")]
     llm_key_env: Option<String>,
-    /// The session that codex resumes
+    /// The session that codex or claude resumes; with --persistence-url, the conversation
     #[arg(long, value_name = "ID", requires = "task")]
     session_id: Option<String>,
     /// A program under /home/user/ or /workspace/ in the place of the agent's own
@@ -43,6 +43,12 @@ pub(super) struct AgentArgs {
     /// Give the agent its key, and let it reach its model itself
     #[arg(long, requires = "agent")]
     no_model_relay: bool,
+    /// A backend of yours that keeps the conversation too
+    #[arg(long, value_name = "URL", requires = "agent")]
+    persistence_url: Option<String>,
+    /// The variable of this machine that holds what it is sent as Authorization
+    #[arg(long, value_name = "VARIABLE", requires = "persistence_url")]
+    persistence_auth_env: Option<String>,
     /// Wait for the task to end, print its result, and exit as the agent did
     #[arg(long, requires = "task")]
     wait: bool,
@@ -51,19 +57,19 @@ pub(super) struct AgentArgs {
 impl AgentArgs {
     /// What it adds to the request, and whether the task is waited for.
     pub(super) fn into_body(self) -> Result<(Map<String, Value>, bool), Failure> {
-        let key = self.llm_key_env.map(|name| {
-            let value = std::env::var_os(&name).and_then(|value| value.into_string().ok());
-            let value = value.filter(|value| !value.is_empty());
-            value.ok_or_else(|| Failure::new(format!("--llm-key-env: {name} is not set")))
-        });
+        let key = self.llm_key_env.map(|name| secret_of("--llm-key-env", &name)).transpose()?;
+        let auth = self.persistence_auth_env;
+        let auth = auth.map(|name| secret_of("--persistence-auth-env", &name)).transpose()?;
         let mut body = Map::new();
         for (name, value) in [
             ("agent", self.agent),
             ("task", self.task),
             ("model", self.model),
-            ("llm_key", key.transpose()?),
+            ("llm_key", key),
             ("session_id", self.session_id),
             ("agent_cmd", self.agent_cmd),
+            ("persistence_url", self.persistence_url),
+            ("persistence_auth_header", auth),
         ] {
             if let Some(value) = value {
                 body.insert(name.to_owned(), value.into());
@@ -74,6 +80,13 @@ impl AgentArgs {
         }
         Ok((body, self.wait))
     }
+}
+
+/// A secret is named, not said: flags are seen by everybody on the machine.
+pub(super) fn secret_of(flag: &str, variable: &str) -> Result<String, Failure> {
+    let value = std::env::var_os(variable).and_then(|value| value.into_string().ok());
+    let value = value.filter(|value| !value.is_empty());
+    value.ok_or_else(|| Failure::new(format!("{flag}: {variable} is not set")))
 }
 
 /// Until the task of a sandbox that was just made has ended. Its result goes to standard output, and its

@@ -35,12 +35,19 @@ pub(super) fn fault_of(status: u16, headers: &HeaderMap, body: &[u8]) -> Fault {
     Fault::Status { status, message, retry_after: retry_after(headers) }
 }
 
-/// In seconds, as the vendors send it. A date is left alone: our own wait is as good.
+/// In seconds, as the vendors send it, or as the date that HTTP allows too.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    let read = |name: &str| headers.get(name)?.to_str().ok()?.trim().parse::<f64>().ok();
-    let exact = read("retry-after-ms").map(|ms| ms / 1000.0);
-    let seconds = exact.or_else(|| read(header::RETRY_AFTER.as_str()))?;
-    Duration::try_from_secs_f64(seconds).ok()
+    let text = |name: &str| Some(headers.get(name)?.to_str().ok()?.trim());
+    let seconds = |text: &str| Duration::try_from_secs_f64(text.parse().ok()?).ok();
+    if let Some(ms) = text("retry-after-ms").and_then(seconds) {
+        return Some(ms / 1000);
+    }
+    let said = text(header::RETRY_AFTER.as_str())?;
+    seconds(said).or_else(|| {
+        let at = jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(said).ok()?;
+        // One that is over says: at once.
+        Some(Duration::try_from(at.duration_since(jiff::Timestamp::now())).unwrap_or_default())
+    })
 }
 
 fn message_of(body: &[u8]) -> String {
@@ -61,3 +68,6 @@ fn message_of(body: &[u8]) -> String {
     }
     text.chars().take(MESSAGE_CHARS_MAX).collect()
 }
+
+#[cfg(test)]
+mod tests;

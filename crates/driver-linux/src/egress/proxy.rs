@@ -24,6 +24,7 @@ use tokio::time::sleep;
 use super::Inner;
 use super::dial::{Lookups, Target, dial};
 use super::log::Record;
+use super::logged::Logged;
 use super::names::Names;
 use super::pace::Pace;
 use super::relay::Relay;
@@ -87,11 +88,11 @@ async fn connection(inner: Arc<Inner>, stream: TcpStream, permits: [OwnedSemapho
 
 /// To the model relay, which says whether this sandbox has one.
 async fn hand_over(inner: &Inner, stream: TcpStream, permits: [OwnedSemaphorePermit; 2]) {
+    let stream = Logged::new(&inner.log, stream);
     let Some(relays) = &inner.shared.config.relays else {
-        let _ = stream.set_zero_linger();
-        return;
+        return stream.refuse();
     };
-    let _ = stream.set_nodelay(true);
+    let _ = stream.set_nodelay();
     let hold = Box::new(permits);
     let connection = RelayConnection { sandbox: inner.sandbox, stream: Box::new(stream), hold };
     tokio::select! {

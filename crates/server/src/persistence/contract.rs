@@ -75,7 +75,7 @@ struct History {
         (status = 204, description = "Kept, or kept already. Any 2xx says so; the body is not read"),
         (status = 410, description = "Nothing more of this conversation is wanted; what waits is dropped"),
         (status = 413, description = "Too large: half of it comes next. An event that is too large alone is left out"),
-        (status = 429, description = "Not now; `Retry-After` (seconds) is honoured"),
+        (status = 429, description = "Not now; `Retry-After` is honoured"),
         (status = "default", description = "Not kept: it comes again, later and later, for 72 hours"),
     )
 )]

@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER, USER_AGENT};
 use axum::http::{HeaderName, HeaderValue, StatusCode};
+use jiff::fmt::rfc2822;
 use jiff::{SignedDuration, Timestamp};
 use reqwest::{Client, RequestBuilder, Response};
 use serde_json::json;
@@ -236,10 +237,17 @@ fn answer(response: &Response) -> Answer {
         status if status.is_success() => Answer::Kept,
         status => {
             let asked = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
-            let retry_after = asked.and_then(|text| text.trim().parse().ok());
-            let retry_after = retry_after.map(Duration::from_secs);
-            let retry_after = retry_after.map(|pause| pause.min(RETRY_AFTER_MAX));
+            let retry_after = asked.and_then(pause).map(|pause| pause.min(RETRY_AFTER_MAX));
             Answer::NotNow { why: format!("it answers {status}"), retry_after }
         }
     }
+}
+
+/// Seconds, or a date.
+fn pause(asked: &str) -> Option<Duration> {
+    if let Ok(seconds) = asked.trim().parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let at = rfc2822::DateTimeParser::new().parse_timestamp(asked.trim()).ok()?;
+    Some(Duration::try_from(at.duration_since(Timestamp::now())).unwrap_or_default())
 }

@@ -73,6 +73,14 @@ async fn hear(State(heard): State<Arc<Mutex<Vec<Heard>>>>, request: Request) -> 
         });
         return (kind, Body::from_stream(pieces)).into_response();
     }
+    if target.contains("/long") {
+        let block = |kind: &str, text: &str| json!({ "type": kind, "id": kind, "text": text });
+        let long = "x".repeat(3 << 20);
+        let blocks = [block("tool_use", ""), block("text", &long), block("tool_use", &long)];
+        let answer = json!({ "type": "message", "content": blocks,
+            "usage": { "input_tokens": 900, "output_tokens": 80 } });
+        return ([("content-type", "application/json")], answer.to_string()).into_response();
+    }
     if target.contains("/moved") {
         return (StatusCode::TEMPORARY_REDIRECT, [("location", "/elsewhere")]).into_response();
     }
@@ -199,6 +207,26 @@ async fn answers_are_streamed_and_counted() {
     say(&server, &sandbox, request("/v1/messages")).await;
     for _ in 0..500 {
         if tokens(&account).await == (14, 6) {
+            return server.stop().await;
+        }
+        sleep(Duration::from_millis(10)).await;
+    }
+    panic!("counted: {:?}", tokens(&account).await);
+}
+
+#[tokio::test]
+async fn a_long_answer_is_counted_too_and_so_are_calls_of_tools() {
+    let vendor = Vendor::start().await;
+    let server = start(&vendor).await;
+    let account = server.account("ann").await;
+    let body = with_agent("claude", ("ANTHROPIC_BASE_URL", &vendor.origin));
+    let sandbox = account.post("/v1/sandboxes", &body).await.json(201);
+    let said = say(&server, &sandbox, request("/long")).await;
+    assert!(said.body.len() > 6 << 20);
+    for _ in 0..500 {
+        if tokens(&account).await == (900, 80) {
+            let seen = account.get("/v1/dashboard/overview").await.json(200);
+            assert_eq!(seen["billable_tool_calls"], 2);
             return server.stop().await;
         }
         sleep(Duration::from_millis(10)).await;

@@ -3,16 +3,15 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use events::{ContentPart, ItemKind, ItemRole};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, timeout};
 
 use super::decoder::Decoder;
 use crate::adapter::{AgentSession, Ended, Order};
 use crate::agents::apply::{apply, parse};
-use crate::agents::decoded::{Decoded, text};
-use crate::conversion::Item;
+use crate::agents::decoded::text;
+use crate::agents::turn::{Left, Turn};
 use crate::error::{Error, Result};
 use crate::process::{AgentProcess, Line};
 use crate::recorder::Recorder;
@@ -31,10 +30,7 @@ const REQUEST_INITIALIZE: &str = "bastide-initialize";
 pub(super) struct Session {
     process: AgentProcess,
     decoder: Decoder,
-    /// A turn runs.
-    turn: bool,
-    /// When an interrupted turn is given up on.
-    give_up: Option<Instant>,
+    turn: Turn,
     native_id: Option<String>,
     turns: u64,
     requests: u64,
@@ -77,15 +73,7 @@ async fn exited(process: &mut AgentProcess) -> Error {
 
 impl Session {
     pub(super) fn new(process: AgentProcess, decoder: Decoder) -> Self {
-        Self {
-            process,
-            decoder,
-            turn: false,
-            give_up: None,
-            native_id: None,
-            turns: 0,
-            requests: 0,
-        }
+        Self { process, decoder, turn: Turn::default(), native_id: None, turns: 0, requests: 0 }
     }
 
     /// `false`: the program does not read any more; its end will tell.
@@ -97,11 +85,7 @@ impl Session {
         match order {
             Order::Message(message) => {
                 self.turns += 1;
-                self.turn = true;
-                let id = format!("user:{}", uuid::Uuid::new_v4());
-                let item = Item::new(id, ItemKind::Message, ItemRole::User)
-                    .with_content(vec![ContentPart::text(&message.text)]);
-                recorder.record_synthetic(item.completed());
+                self.turn.begin(&message.text, recorder);
                 let line = json!({
                     "type": "user",
                     "message": {"role": "user", "content": message.whole()},
@@ -129,7 +113,7 @@ impl Session {
     }
 
     async fn interrupt(&mut self) {
-        if !self.turn {
+        if !self.turn.runs() {
             return;
         }
         self.decoder.interrupting();
@@ -140,7 +124,7 @@ impl Session {
             "request": {"subtype": "interrupt"},
         });
         self.send(&line).await;
-        self.give_up.get_or_insert(Instant::now() + INTERRUPT_WAIT);
+        self.turn.interrupted(INTERRUPT_WAIT);
     }
 
     async fn line(&mut self, line: Line, recorder: &Recorder) {
@@ -154,45 +138,23 @@ impl Session {
             self.send(&value).await;
         }
         if applied.turn_over {
-            self.turn = false;
-            self.give_up = None;
+            self.turn.over();
         }
     }
 
     /// The output ended: the program is gone, or about to be.
     async fn gone(mut self, recorder: &Recorder) -> Ended {
-        let status = timeout(END_WAIT, self.process.wait()).await.ok().and_then(Result::ok);
-        self.process.kill().await;
-        let in_turn = self.close_turn(recorder, "failed");
-        let code = status.and_then(|status| status.code());
+        let left = Left::of(&mut self.process, END_WAIT).await;
+        let in_turn = self.turn.close(recorder, self.decoder.close(), "failed");
         // It leaves after some failed turns, having told about them; the next message starts it again.
-        let told = !in_turn && self.turns > 0 && self.native_id.is_some() && code.is_some();
-        if status.is_some_and(|status| status.success()) || told {
-            return Ended::Dormant;
-        }
-        let message = match code {
-            Some(code) => format!("claude exited with code {code}"),
-            None => "claude was killed".to_owned(),
-        };
-        let stderr = Some(self.process.stderr()).filter(|text| !text.is_empty());
-        Ended::Failed { code: "process_exit", message, exit_code: code, stderr }
-    }
-
-    /// Whether a turn was running.
-    fn close_turn(&mut self, recorder: &Recorder, status: &str) -> bool {
-        let mut left = self.decoder.close();
-        let in_turn = std::mem::take(&mut self.turn);
-        if in_turn {
-            left.push(Decoded::TurnOver(json!({"status": status})));
-        }
-        apply(recorder, left, None);
-        in_turn
+        let told = !in_turn && self.turns > 0 && self.native_id.is_some() && left.code().is_some();
+        if left.well() || told { Ended::Dormant } else { left.failed("claude") }
     }
 
     async fn terminate(mut self, recorder: &Recorder) -> Ended {
         self.interrupt().await;
         let until = Instant::now() + END_WAIT;
-        while self.turn {
+        while self.turn.runs() {
             match tokio::time::timeout_at(until, self.process.next_line()).await {
                 Ok(Ok(Some(line))) => self.line(line, recorder).await,
                 _ => break,
@@ -201,7 +163,7 @@ impl Session {
         self.process.close_stdin();
         let _ = timeout(END_WAIT, self.process.wait()).await;
         self.process.kill().await;
-        self.close_turn(recorder, "interrupted");
+        self.turn.close(recorder, self.decoder.close(), "interrupted");
         Ended::Terminated
     }
 }
@@ -214,7 +176,6 @@ impl AgentSession for Session {
         recorder: Recorder,
     ) -> Ended {
         loop {
-            let give_up = self.give_up.unwrap_or_else(|| Instant::now() + INTERRUPT_WAIT);
             tokio::select! {
                 order = orders.recv() => match order {
                     None | Some(Order::Terminate) => return self.terminate(&recorder).await,
@@ -224,9 +185,9 @@ impl AgentSession for Session {
                     Ok(Some(line)) => self.line(line, &recorder).await,
                     Ok(None) | Err(_) => return self.gone(&recorder).await,
                 },
-                () = sleep_until(give_up), if self.give_up.is_some() => {
+                () = self.turn.given_up() => {
                     self.process.kill().await;
-                    self.close_turn(&recorder, "interrupted");
+                    self.turn.close(&recorder, self.decoder.close(), "interrupted");
                     return Ended::Dormant;
                 }
             }

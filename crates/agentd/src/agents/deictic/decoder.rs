@@ -62,16 +62,20 @@ impl Decoder {
                 out.push(Conversion::error(message, Some("refused"), None).into());
             }
             Said::ItemStarted { item } => {
-                let item = item_of(item);
-                if self.items.len() < OPEN_MAX
-                    && let Some(id) = &item.native_id
-                {
-                    self.items.insert(id.clone(), item.clone());
+                // What is not kept here would never be closed; it is told when it is complete.
+                if self.items.len() >= OPEN_MAX {
+                    return;
                 }
+                let id = item.id.clone();
+                let item = item_of(item);
+                self.items.insert(id, item.clone());
                 out.push(item.started().into());
             }
             Said::ItemDelta { id: native_item_id, delta } => {
-                out.push(Conversion::ItemDelta { native_item_id, delta }.into());
+                // Of nothing that is open it would open something.
+                if self.items.contains_key(&native_item_id) {
+                    out.push(Conversion::ItemDelta { native_item_id, delta }.into());
+                }
             }
             Said::ItemCompleted { item } => {
                 self.items.remove(&item.id);

@@ -4,16 +4,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use deictic::protocol::{Heard, Reply};
-use events::{ContentPart, ItemKind, ItemRole};
-use serde_json::json;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep_until, timeout, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::decoder::Decoder;
 use crate::adapter::{AgentSession, Answer, Ended, Order, PermissionReply};
 use crate::agents::apply::{apply, parse};
-use crate::agents::decoded::Decoded;
-use crate::conversion::Item;
+use crate::agents::turn::{Left, Turn};
 use crate::process::{AgentProcess, Line};
 use crate::recorder::Recorder;
 use crate::secrets::Change;
@@ -27,15 +24,12 @@ const END_WAIT: Duration = Duration::from_millis(1500);
 pub(super) struct Session {
     process: AgentProcess,
     decoder: Decoder,
-    /// A turn runs.
-    turn: bool,
-    /// When an interrupted turn is given up on.
-    give_up: Option<Instant>,
+    turn: Turn,
 }
 
 impl Session {
     pub(super) fn new(process: AgentProcess) -> Self {
-        Self { process, decoder: Decoder::default(), turn: false, give_up: None }
+        Self { process, decoder: Decoder::default(), turn: Turn::default() }
     }
 
     /// If it does not read any more, its end will tell.
@@ -48,11 +42,7 @@ impl Session {
     async fn order(&mut self, order: Order, recorder: &Recorder) {
         match order {
             Order::Message(message) => {
-                self.turn = true;
-                let id = format!("user:{}", uuid::Uuid::new_v4());
-                let item = Item::new(id, ItemKind::Message, ItemRole::User)
-                    .with_content(vec![ContentPart::text(&message.text)]);
-                recorder.record_synthetic(item.completed());
+                self.turn.begin(&message.text, recorder);
                 self.tell(&Heard::Message { text: message.whole() }).await;
             }
             Order::Permission { id, reply } => {
@@ -85,9 +75,9 @@ impl Session {
     }
 
     async fn interrupt(&mut self) {
-        if self.turn {
+        if self.turn.runs() {
             self.tell(&Heard::Interrupt).await;
-            self.give_up.get_or_insert(Instant::now() + INTERRUPT_WAIT);
+            self.turn.interrupted(INTERRUPT_WAIT);
         }
     }
 
@@ -95,40 +85,21 @@ impl Session {
         let Some((value, raw)) = parse(recorder, "deictic", line) else { return };
         let applied = apply(recorder, self.decoder.decode(&value), Some(&raw));
         if applied.turn_over {
-            self.turn = false;
-            self.give_up = None;
+            self.turn.over();
         }
     }
 
     /// The output ended: the program is gone, or about to be.
     async fn gone(mut self, recorder: &Recorder) -> Ended {
-        let status = timeout(END_WAIT, self.process.wait()).await.ok().and_then(Result::ok);
-        self.process.kill().await;
-        self.close_turn(recorder, "failed");
-        if status.is_some_and(|status| status.success()) {
-            return Ended::Dormant;
-        }
-        let code = status.and_then(|status| status.code());
-        let message = match code {
-            Some(code) => format!("deictic exited with code {code}"),
-            None => "deictic was killed".to_owned(),
-        };
-        let stderr = Some(self.process.stderr()).filter(|text| !text.is_empty());
-        Ended::Failed { code: "process_exit", message, exit_code: code, stderr }
-    }
-
-    fn close_turn(&mut self, recorder: &Recorder, status: &str) {
-        let mut left = self.decoder.close();
-        if std::mem::take(&mut self.turn) {
-            left.push(Decoded::TurnOver(json!({"status": status})));
-        }
-        apply(recorder, left, None);
+        let left = Left::of(&mut self.process, END_WAIT).await;
+        self.turn.close(recorder, self.decoder.close(), "failed");
+        if left.well() { Ended::Dormant } else { left.failed("deictic") }
     }
 
     async fn terminate(mut self, recorder: &Recorder) -> Ended {
         self.interrupt().await;
         let until = Instant::now() + END_WAIT;
-        while self.turn {
+        while self.turn.runs() {
             match timeout_at(until, self.process.next_line()).await {
                 Ok(Ok(Some(line))) => self.line(line, recorder),
                 _ => break,
@@ -137,7 +108,7 @@ impl Session {
         self.process.close_stdin();
         let _ = timeout(END_WAIT, self.process.wait()).await;
         self.process.kill().await;
-        self.close_turn(recorder, "interrupted");
+        self.turn.close(recorder, self.decoder.close(), "interrupted");
         Ended::Terminated
     }
 }
@@ -150,7 +121,6 @@ impl AgentSession for Session {
         recorder: Recorder,
     ) -> Ended {
         loop {
-            let give_up = self.give_up.unwrap_or_else(|| Instant::now() + INTERRUPT_WAIT);
             tokio::select! {
                 order = orders.recv() => match order {
                     None | Some(Order::Terminate) => return self.terminate(&recorder).await,
@@ -160,9 +130,9 @@ impl AgentSession for Session {
                     Ok(Some(line)) => self.line(line, &recorder),
                     Ok(None) | Err(_) => return self.gone(&recorder).await,
                 },
-                () = sleep_until(give_up), if self.give_up.is_some() => {
+                () = self.turn.given_up() => {
                     self.process.kill().await;
-                    self.close_turn(&recorder, "interrupted");
+                    self.turn.close(&recorder, self.decoder.close(), "interrupted");
                     return Ended::Dormant;
                 }
             }

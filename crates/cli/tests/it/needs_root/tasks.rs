@@ -128,6 +128,25 @@ fn a_program_inside_reaches_its_model_with_a_key_that_it_never_has() {
     instance.start().unwrap();
     let said = town.inside("asker", ask);
     assert!(said.contains("message_start"), "{said}");
+    let log = town.server.json(&["sandbox", "egress", "asker"]);
+    let calls = log["entries"].as_array().unwrap().iter();
+    let calls: Vec<_> = calls.filter(|entry| entry["target"] == "model-relay").collect();
+    // One of before the server was killed, and one of after it.
+    assert_eq!(calls.len(), 2, "{log}");
+    assert!(calls.iter().all(|call| call["port"] == 4010), "{log}");
+    assert!(calls[1]["bytes_up"].as_u64() > Some(100), "{log}");
+    assert!(calls[1]["bytes_down"].as_u64() > Some(100), "{log}");
+
+    // Another key, which the model does not know, and the first one again.
+    let instance = town.server.instance();
+    let update = ["sandbox", "update", "asker", "--llm-key-env", "OTHER_KEY"];
+    let unset = instance.command(&update).output().unwrap();
+    assert_eq!(unset.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&unset.stderr).contains("OTHER_KEY is not set"));
+    let updated = instance.command(&update).env("OTHER_KEY", KEY).output().unwrap();
+    assert!(updated.status.success(), "{}", String::from_utf8_lossy(&updated.stderr));
+    assert_eq!(String::from_utf8_lossy(&updated.stdout), "asker\n");
+    assert!(town.inside("asker", ask).contains("message_start"));
     town.server.ok(&["sandbox", "rm", "asker"]);
     town.end();
 }

@@ -3,7 +3,7 @@
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use store::Tokens;
 
-use super::{LOOKED_AT_MAX, Meter};
+use super::Meter;
 
 fn meter(kind: &'static str) -> Meter {
     let mut headers = HeaderMap::new();
@@ -17,7 +17,8 @@ fn check(kind: &'static str, body: &str, input: u64, output: u64) {
     for size in [1, 2, 7, body.len().max(1)] {
         let mut meter = meter(kind);
         body.as_bytes().chunks(size).for_each(|piece| meter.see(piece));
-        assert_eq!(meter.finish(), Tokens { input, output }, "in pieces of {size}");
+        let used = meter.finish();
+        assert_eq!((used.input, used.output), (input, output), "in pieces of {size}");
     }
 }
 
@@ -87,14 +88,93 @@ fn what_cannot_be_read_or_believed_is_not_counted() {
     assert_eq!(failed, Tokens::default());
 }
 
+/// The same in pieces of every size.
+#[track_caller]
+fn calls(kind: &'static str, body: &str, expected: u64) {
+    for size in [1, 3, body.len()] {
+        let mut meter = meter(kind);
+        body.as_bytes().chunks(size).for_each(|piece| meter.see(piece));
+        assert_eq!(meter.finish().tool_calls, expected, "in pieces of {size}");
+    }
+}
+
+#[test]
+fn calls_of_tools_are_counted_in_every_form() {
+    let (events, document) = ("text/event-stream", "application/json");
+    calls(
+        events,
+        "data: {\"type\":\"content_block_start\",\"index\":1,\"content_block\":{\"type\":\"tool_use\",\
+         \"id\":\"t1\",\"input\":{}}}\n\n\
+         data: {\"type\":\"content_block_delta\",\"delta\":{\"type\":\"input_json_delta\",\
+         \"partial_json\":\"{\\\"type\\\":\\\"tool_use\\\"}\"}}\n\n\
+         data: {\"type\":\"content_block_start\",\"content_block\":{\"type\":\"text\",\"text\":\"tool_use\"}}\n\n\
+         data: {\"type\":\"content_block_start\",\"content_block\":{\"id\":\"t2\",\"type\":\"tool_use\"}}\n\n",
+        2,
+    );
+    calls(
+        document,
+        "{\"content\":[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"tool_use\",\"id\":\"t\",\
+         \"input\":{\"content\":[{\"type\":\"tool_use\"}]}}],\"usage\":{\"input_tokens\":1}}",
+        1,
+    );
+    // The second piece of a call has no id; some gateways repeat it.
+    calls(
+        events,
+        "data: {\"choices\":[{\"delta\":{\"tool_calls\":[{\"index\":0,\"id\":\"a\"}]}}]}\n\n\
+         data: {\"choices\":[{\"delta\":{\"tool_calls\":[{\"index\":0,\"id\":\"a\"}]}}]}\n\n\
+         data: {\"choices\":[{\"delta\":{\"tool_calls\":[{\"index\":0,\"id\":\"\"}]}}]}\n\n\
+         data: {\"choices\":[{\"delta\":{\"tool_calls\":[{\"index\":1,\"id\":\"b\"}]}}]}\n\n",
+        2,
+    );
+    calls(
+        document,
+        "{\"choices\":[{\"message\":{\"tool_calls\":[{\"id\":\"a\"},{\"id\":\"b\"}]}}]}",
+        2,
+    );
+    // It says each call three times; the last word counts.
+    calls(
+        events,
+        "data: {\"type\":\"response.output_item.added\",\"item\":{\"type\":\"function_call\"}}\n\n\
+         data: {\"type\":\"response.output_item.done\",\"item\":{\"type\":\"function_call\"}}\n\n\
+         data: {\"type\":\"response.completed\",\"response\":{\"output\":[{\"type\":\"reasoning\"},\
+         {\"type\":\"function_call\"},{\"type\":\"custom_tool_call\"}]}}\n\n",
+        2,
+    );
+    calls(
+        events,
+        "data: {\"candidates\":[{\"content\":{\"parts\":[{\"text\":\"x\"},{\"functionCall\":\
+         {\"name\":\"f\",\"args\":{}}}]}}]}\n\n",
+        1,
+    );
+    calls(document, "[{\"candidates\":[{\"content\":{\"parts\":[{\"functionCall\":{}}]}}]}]", 1);
+}
+
+#[test]
+fn an_answer_of_any_length_is_counted_in_the_same_memory() {
+    let mut meter = meter("application/json");
+    meter.see(b"{\"content\":[{\"type\":\"tool_use\",\"id\":\"1\",\"input\":\"");
+    for _ in 0..64 {
+        meter.see(&[b'x'; 64 * 1024]);
+    }
+    meter.see(b"\"}],\"deep\":");
+    // Deeper than anybody nests, and longer keys.
+    meter.see("[{\"a\":".repeat(5000).as_bytes());
+    meter.see(b"{\"usage\":{\"input_tokens\":900}}");
+    meter.see("}]".repeat(5000).as_bytes());
+    meter.see(format!(",\"{}\":{}", "k".repeat(100_000), "9".repeat(100_000)).as_bytes());
+    meter.see(b",\"usage\":{\"input_tokens\":7,\"output_tokens\":8}}");
+    assert_eq!(size_of_val(&meter.scanner), size_of::<super::Scanner>());
+    assert!(meter.scanner.held_bytes() < 4096, "{} bytes", meter.scanner.held_bytes());
+    assert_eq!(meter.finish(), Tokens { input: 7, output: 8, tool_calls: 1 });
+}
+
 #[test]
 fn a_line_without_end_is_let_go_and_the_next_one_counts() {
     let mut meter = meter("text/event-stream");
     meter.see(b"data: ");
     for _ in 0..3 {
-        meter.see(&vec![b'x'; LOOKED_AT_MAX]);
-        assert!(meter.kept.len() <= LOOKED_AT_MAX);
+        meter.see(&vec![b'x'; 1 << 20]);
     }
     meter.see(b"\ndata: {\"usage\":{\"input_tokens\":1,\"output_tokens\":1}}\n");
-    assert_eq!(meter.finish(), Tokens { input: 1, output: 1 });
+    assert_eq!(meter.finish(), Tokens { input: 1, output: 1, tool_calls: 0 });
 }
