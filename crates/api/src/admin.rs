@@ -78,8 +78,18 @@ pub struct OwnerLimits {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AuditLog {
+    /// What the oldest entry that is kept follows: older ones are removed after a while.
+    pub begins: AuditBegins,
     /// Oldest first.
     pub entries: Vec<AuditLine>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AuditBegins {
+    /// 0 when nothing was removed yet.
+    pub number: i64,
+    /// In hexadecimal; zeros when nothing was removed yet.
+    pub digest: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

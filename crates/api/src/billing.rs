@@ -48,6 +48,58 @@ pub struct Transaction {
     pub timestamp: Timestamp,
 }
 
+/// Of an organisation, in whole cents.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(example = json!({
+    "credit_balance": 1250,
+    "members": [{ "owner": "usr_ann", "credit_balance": 1000 }, { "owner": "usr_bob", "credit_balance": 250 }]
+}))]
+pub struct OrganisationBalance {
+    /// Of all members together.
+    pub credit_balance: i64,
+    pub members: Vec<MemberBalance>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct MemberBalance {
+    pub owner: String,
+    pub credit_balance: i64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct OrganisationTransactions {
+    pub transactions: Vec<MemberTransaction>,
+}
+
+/// Below 0 is what was spent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct MemberTransaction {
+    pub owner: String,
+    pub id: String,
+    pub amount: i64,
+    pub description: String,
+    pub timestamp: Timestamp,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(example = json!({ "members": [
+    { "owner": "usr_ann", "cpu_seconds": 3600, "running_seconds": 7200, "sandbox_count": 4, "cents": 12 }
+] }))]
+pub struct OrganisationUsage {
+    pub members: Vec<MemberUsage>,
+}
+
+/// This month, UTC.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct MemberUsage {
+    pub owner: String,
+    pub cpu_seconds: i64,
+    pub running_seconds: i64,
+    pub sandbox_count: i64,
+    /// What it was charged.
+    pub cents: i64,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({ "enabled": true, "threshold_amount": 100, "topup_amount": 500 }))]

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use api::admin::{AuditLine, AuditLog};
 use clap::Subcommand;
 use http::Method;
-use store::{AUDIT_BEGINS, AuditEntry};
+use store::AuditEntry;
 
 use crate::client::Client;
 use crate::failure::Failure;
@@ -58,9 +58,13 @@ async fn list(client: &Client, after: i64, json: bool) -> Result<(), Failure> {
 
 async fn verify(client: &Client, since: Option<&str>, json: bool) -> Result<(), Failure> {
     let known = since.map(parse).transpose()?;
-    let (mut number, mut digest) = (0, AUDIT_BEGINS);
+    let mut log = page(client, 0).await?;
+    let (mut number, mut digest) = (log.begins.number, digest(&log.begins.digest)?);
+    let begins = number;
+    if known.is_some_and(|(at, was)| at == begins && was != digest) {
+        return Err(Failure::new(format!("entry {begins} is not what it was")));
+    }
     loop {
-        let log = page(client, number).await?;
         let count = log.entries.len();
         for line in log.entries {
             let expected = number + 1;
@@ -77,6 +81,11 @@ async fn verify(client: &Client, since: Option<&str>, json: bool) -> Result<(), 
         if count < PAGE {
             break;
         }
+        log = page(client, number).await?;
+    }
+    if let Some((at, _)) = known.filter(|(at, _)| *at < begins) {
+        let message = format!("entry {at} was removed for its age: the log begins after {begins}");
+        return Err(Failure::new(message));
     }
     if let Some((at, _)) = known
         && at > number
@@ -85,10 +94,12 @@ async fn verify(client: &Client, since: Option<&str>, json: bool) -> Result<(), 
     }
     let digest = hex(&digest);
     if json {
-        return out::json(&serde_json::json!({ "entries": number, "digest": digest }));
+        let entries = number - begins;
+        let told = serde_json::json!({ "entries": entries, "number": number, "digest": digest });
+        return out::json(&told);
     }
     out::line(format!("{number}:{digest}"));
-    out::note(format!("{number} entries, all as they were written"));
+    out::note(format!("{} entries, all as they were written", number - begins));
     Ok(())
 }
 

@@ -1,5 +1,7 @@
 //! `bastide org`: organisations, members, and what they may have.
 
+mod money;
+
 use std::process::ExitCode;
 
 use api::admin::{LimitsBody, Organisation, OrganisationDetail, Organisations, OwnerLimits};
@@ -40,6 +42,25 @@ pub(crate) enum Command {
         organisation: String,
         /// `usr_…`
         owner: String,
+    },
+    /// Show the credit of its members, in cents (roles billing and owner)
+    Balance {
+        /// `org_…`
+        organisation: String,
+    },
+    /// Show what moved the credit of its members, newest first (roles billing and owner)
+    Transactions {
+        /// `org_…`
+        organisation: String,
+        #[arg(long, default_value_t = 20)]
+        limit: u32,
+        #[arg(long, default_value_t = 0)]
+        offset: u32,
+    },
+    /// Show what its members used this month (roles billing and owner)
+    Usage {
+        /// `org_…`
+        organisation: String,
     },
     /// Show, or say, what an owner (`usr_…`) or each member of an organisation (`org_…`) may have
     Limits {
@@ -95,6 +116,13 @@ pub(crate) async fn execute(
             change(client, Method::DELETE, &path, &Value::Null).await?;
             out::line(&owner);
         }
+        Command::Balance { organisation } => {
+            money::balance(client, &id(&organisation)?, json).await?;
+        }
+        Command::Transactions { organisation, limit, offset } => {
+            money::transactions(client, &id(&organisation)?, (limit, offset), json).await?;
+        }
+        Command::Usage { organisation } => money::usage(client, &id(&organisation)?, json).await?,
         Command::Limits { whose, limits } => limit(client, &whose, limits, json).await?,
     }
     Ok(ExitCode::SUCCESS)

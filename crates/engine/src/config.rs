@@ -27,6 +27,8 @@ pub struct EngineConfig {
     /// Whether owners other than the operator may use the template `host`.
     pub host_template_for_all: bool,
     pub sweep_every: Duration,
+    /// What is used is counted so often, besides at the end. Usage is never staler than a few of these.
+    pub meter_every: Duration,
     /// How long one pool may take to answer a list.
     pub list_timeout: Duration,
     /// How long a launch, stop or removal may take before it counts as failed.
@@ -80,6 +82,7 @@ impl Default for EngineConfig {
                 .collect(),
             host_template_for_all: false,
             sweep_every: Duration::from_secs(10),
+            meter_every: Duration::from_secs(60),
             list_timeout: Duration::from_secs(2),
             operation_timeout: Duration::from_secs(60),
             clock: Clock::system(),

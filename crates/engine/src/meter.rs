@@ -1,10 +1,9 @@
-//! What sandboxes use, told to the store every minute, and what happens when nobody pays for it any more.
+//! What sandboxes use, told to the store every minute or so, and what happens when nobody pays for it any more.
 //!
 //! The store counts; here is only asked what the host's counters say. A count that is missed is made up by
 //! the next one, or by the end of the leg.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 use model::{EndReason, OwnerId, Phase};
@@ -17,8 +16,6 @@ use crate::registry::Cell;
 use crate::sweep::report;
 use crate::{CancelReason, Notice};
 
-/// Usage is never staler than a few of these.
-const METER_EVERY: Duration = Duration::from_secs(60);
 /// Sandboxes that are asked at once.
 const AT_ONCE: usize = 64;
 
@@ -33,7 +30,7 @@ pub struct Credit {
 
 pub(crate) async fn run(core: Arc<Core>) {
     loop {
-        let Ok(next) = later(core.now(), METER_EVERY) else { return };
+        let Ok(next) = later(core.now(), core.config.meter_every) else { return };
         let sleep = core.config.clock.sleep_until(next);
         if core.closing.run_until_cancelled(sleep).await.is_none() {
             return;

@@ -67,6 +67,8 @@ pub struct Config {
     pub drain_seconds: u64,
     pub sweep_seconds: u64,
     pub metrics: MetricsAccess,
+    pub audit: Audit,
+    pub meter_seconds: u64,
     pub auth: Auth,
     pub mail: MailSettings,
     pub oidc: OidcSettings,
@@ -133,6 +135,20 @@ pub struct Disk {
     /// Of each sandbox.
     pub io_bytes_per_second: Option<u64>,
     pub io_operations_per_second: Option<u64>,
+}
+
+/// The log of who changed what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Audit {
+    /// 0: for ever.
+    pub keep_days: u32,
+}
+
+impl Default for Audit {
+    fn default() -> Self {
+        Self { keep_days: 400 }
+    }
 }
 
 /// What the disks of sandboxes are.
@@ -261,6 +277,8 @@ impl Default for Config {
             drain_seconds: 30,
             sweep_seconds: 10,
             metrics: MetricsAccess::Open,
+            audit: Audit::default(),
+            meter_seconds: 60,
             auth: Auth::default(),
             mail: MailSettings::default(),
             oidc: OidcSettings::default(),

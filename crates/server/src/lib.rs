@@ -30,6 +30,7 @@ mod preview;
 mod rate;
 mod refusal;
 mod relay;
+mod retention;
 mod roster;
 mod routes;
 mod sessions;

@@ -60,7 +60,7 @@ use crate::signing_key::SigningKey;
 use crate::tls::Acceptor;
 use crate::turns::{self, Turns};
 use crate::upstream::Upstream;
-use crate::{openapi, routes};
+use crate::{openapi, retention, routes};
 
 /// Calls that other servers pass on may take this long to finish when we end.
 const LOCAL_DRAIN: Duration = Duration::from_secs(15);
@@ -278,6 +278,11 @@ impl Server {
         self.accepting.spawn(async move {
             let work = async { tokio::join!(vault.keep_resealing(), vault.keep_clean()) };
             until.run_until_cancelled(work).await;
+        });
+        let (store, until) = (self.store.clone(), self.shutdown.clone());
+        let keep_days = self.config.audit.keep_days;
+        self.accepting.spawn(async move {
+            until.run_until_cancelled(retention::keep_audit(&store, keep_days)).await;
         });
         let (persistence, until) = (Arc::clone(&self.persistence), self.shutdown.clone());
         self.accepting.spawn(async move {

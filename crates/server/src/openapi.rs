@@ -16,8 +16,8 @@ use crate::app::{App, Pages};
 use crate::docs;
 use crate::routes::{
     administration, agents, billing, catalogue, egress, events, exec, files, keys, lifecycle, logs,
-    meta, organisations, ports, sandboxes, secrets, session_log, session_socket, sessions, sign_in,
-    tenants, tunnel, usage, workspace_files, workspaces,
+    meta, organisation_money, organisations, ports, sandboxes, secrets, session_log,
+    session_socket, sessions, sign_in, tenants, tunnel, usage, workspace_files, workspaces,
 };
 
 const PROBLEM_JSON: &str = "application/problem+json";
@@ -113,6 +113,9 @@ pub(crate) fn router() -> (Router<App>, OpenApi) {
         .routes(routes!(secrets::get, secrets::rotate, secrets::delete))
         .routes(routes!(organisations::create, organisations::list))
         .routes(routes!(organisations::get))
+        .routes(routes!(organisation_money::balance))
+        .routes(routes!(organisation_money::transactions))
+        .routes(routes!(organisation_money::usage))
         .routes(routes!(organisations::put_member, organisations::remove_member))
         .routes(routes!(administration::put_organisation))
         .routes(routes!(administration::of_owner, administration::put_owner))

@@ -12,6 +12,7 @@ pub(crate) mod keys;
 pub(crate) mod lifecycle;
 pub(crate) mod logs;
 pub(crate) mod meta;
+pub(crate) mod organisation_money;
 pub(crate) mod organisations;
 pub(crate) mod ports;
 pub(crate) mod sandboxes;

@@ -225,11 +225,15 @@ pub(crate) fn post(db: &Db<'_>, owner: &str, movement: &Movement) -> Result<bool
 }
 
 fn transaction(row: &Row<'_>) -> Result<Transaction> {
+    transaction_from(row, 0)
+}
+
+pub(crate) fn transaction_from(row: &Row<'_>, from: usize) -> Result<Transaction> {
     Ok(Transaction {
-        id: row.get(0)?,
-        cents: row.get(1)?,
-        kind: row.get(2)?,
-        description: row.get(3)?,
-        at: timestamp(row.get(4)?)?,
+        id: row.get(from)?,
+        cents: row.get(from + 1)?,
+        kind: row.get(from + 2)?,
+        description: row.get(from + 3)?,
+        at: timestamp(row.get(from + 4)?)?,
     })
 }

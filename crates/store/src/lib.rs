@@ -13,6 +13,7 @@ mod change;
 mod code;
 mod db;
 mod event;
+mod group;
 mod key;
 mod lease;
 mod meter;

@@ -14,7 +14,7 @@ use crate::db::postgres::{Order, Session};
 
 /// In order; the database's `user_version` is how many of them it has. Never edit one that was
 /// released, add another.
-const MIGRATIONS: [&str; 14] = [
+const MIGRATIONS: [&str; 15] = [
     include_str!("migrations/0001_foundation.sql"),
     include_str!("migrations/0002_lease.sql"),
     include_str!("migrations/0003_accounts.sql"),
@@ -29,6 +29,7 @@ const MIGRATIONS: [&str; 14] = [
     include_str!("migrations/0012_secrets_elsewhere.sql"),
     include_str!("migrations/0013_sessions.sql"),
     include_str!("migrations/0015_persistence.sql"),
+    include_str!("migrations/0016_audit_begins.sql"),
 ];
 
 /// Of the log of sessions, which is a file of its own: see [`connect_log`].

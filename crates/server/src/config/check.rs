@@ -70,6 +70,7 @@ impl Config {
             ("limits.body_timeout_seconds", self.limits.body_timeout_seconds),
             ("ports.silence_seconds", self.ports.silence_seconds),
             ("sweep_seconds", self.sweep_seconds),
+            ("meter_seconds", self.meter_seconds),
             ("rt_ping_seconds", self.rt_ping_seconds),
             ("auth.attempts_per_minute", u64::from(self.auth.attempts_per_minute)),
             ("auth.token_seconds", self.auth.token_seconds),

@@ -27,6 +27,7 @@ impl Config {
             defined_templates: self.defined_templates(),
             host_template_for_all: self.host_template_for_all,
             sweep_every: Duration::from_secs(self.sweep_seconds),
+            meter_every: Duration::from_secs(self.meter_seconds),
             credit: self.credit(crate::operator::owner()),
             ..EngineConfig::default()
         }

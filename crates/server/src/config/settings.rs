@@ -215,6 +215,18 @@ pub const SETTINGS: &[Setting] = &[
         "Who may read `/metrics`: `open`, `operator` (with its key), `off`",
     ),
     value(
+        "audit.keep_days",
+        "DAYS",
+        "`400`",
+        "How long entries of the audit log are kept; `0` for ever",
+    ),
+    value(
+        "meter_seconds",
+        "SECONDS",
+        "`60`",
+        "How often what sandboxes use is counted, besides at their end",
+    ),
+    value(
         "auth.attempts_per_minute",
         "N",
         "`60`",

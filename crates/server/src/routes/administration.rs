@@ -1,6 +1,6 @@
 //! What owners and organisations may have, and the audit log: for the operator.
 
-use api::admin::{AuditLine, AuditLog, LimitsBody, OwnerLimits};
+use api::admin::{AuditBegins, AuditLine, AuditLog, LimitsBody, OwnerLimits};
 use api::query::Query;
 use axum::Json as Answer;
 use axum::extract::State;
@@ -118,7 +118,9 @@ pub(crate) async fn audit(
     let limit = query.take("limit").map_or(Ok(PAGE_MAX), |text| text.parse());
     let limit = limit.map_err(wrong("limit"))?.min(PAGE_MAX);
     let entries = app.store.audit_log(after, limit).await?;
-    Ok(Answer(AuditLog { entries: entries.into_iter().map(line).collect() }))
+    let (number, digest) = app.store.audit_begins().await?;
+    let begins = AuditBegins { number, digest: hex(&digest) };
+    Ok(Answer(AuditLog { begins, entries: entries.into_iter().map(line).collect() }))
 }
 
 async fn put(app: &App, of: Limited, body: LimitsBody) -> Result<Answer<LimitsBody>, Refusal> {
@@ -137,6 +139,10 @@ fn line(record: AuditRecord) -> AuditLine {
         target: entry.target,
         outcome: entry.outcome,
         address: entry.address,
-        digest: digest.iter().map(|byte| format!("{byte:02x}")).collect(),
+        digest: hex(&digest),
     }
+}
+
+fn hex(digest: &[u8; 32]) -> String {
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }

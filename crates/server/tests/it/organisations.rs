@@ -188,3 +188,94 @@ async fn what_is_done_to_sandboxes_is_written_down_too() {
     assert!(!format!("{lines:?}").contains(link["url"].as_str().unwrap()));
     server.stop().await;
 }
+
+#[tokio::test]
+async fn the_role_billing_reads_the_money_of_its_organisation_and_of_no_other() {
+    let server = TestServer::start().await;
+    let (ann, bob, eve, zoe) = (
+        server.account("ann").await,
+        server.account("bob").await,
+        server.account("eve").await,
+        server.account("zoe").await,
+    );
+    let (acme, other) = (organisation(&server, "Acme").await, organisation(&server, "Umbra").await);
+    let member = async |of: &str, who: &Client| format!("{of}/members/{}", id_of(who).await);
+    for (of, who, role) in
+        [(&acme, &ann, "member"), (&acme, &bob, "billing"), (&other, &eve, "billing")]
+    {
+        put(&server.operator, &member(of, who).await, &json!({ "role": role })).await;
+    }
+    let anns = id_of(&ann).await;
+    for (owner, cents) in [(&anns, 700), (&id_of(&bob).await, 30), (&id_of(&eve).await, 5000)] {
+        let grant = json!({ "owner": owner, "amount": cents, "description": "invoice 7" });
+        let granted = server.operator.post("/v1/admin/credits", &grant).await;
+        assert!(granted.status.is_success(), "{granted:?}");
+    }
+    ann.post("/v1/sandboxes", &json!({ "template": "standard" })).await.json(201);
+
+    let balance = bob.get(&format!("{acme}/balance")).await.json(200);
+    assert_eq!(balance["credit_balance"], 730);
+    let members = balance["members"].as_array().unwrap();
+    assert_eq!(members.len(), 2);
+    assert!(members.contains(&json!({ "owner": anns, "credit_balance": 700 })), "{balance}");
+    let moved = bob.get(&format!("{acme}/transactions?limit=1&offset=1")).await.json(200);
+    let moved = moved["transactions"].as_array().unwrap().clone();
+    assert_eq!(
+        (moved.len(), &moved[0]["owner"], &moved[0]["amount"]),
+        (1, &json!(anns), &json!(700))
+    );
+    let used = bob.get(&format!("{acme}/usage")).await.json(200);
+    let used = used["members"].as_array().unwrap().clone();
+    let anns_use = used.iter().find(|one| one["owner"] == json!(anns)).unwrap();
+    assert_eq!((used.len(), &anns_use["sandbox_count"]), (2, &json!(1)));
+
+    for what in ["balance", "transactions", "usage"] {
+        let path = format!("{acme}/{what}");
+        ann.get(&path).await.problem(403, "forbidden");
+        eve.get(&path).await.problem(404, "not_found");
+        zoe.get(&path).await.problem(404, "not_found");
+        server.operator.get(&path).await.json(200);
+        // A key of its own does not do: it can leak into a sandbox.
+        let key = bob.post_nothing("/v1/api-keys").await.json(201);
+        let key = Client { key: Some(key["key"].as_str().unwrap().into()), ..bob.clone() };
+        assert_eq!(key.get(&path).await.status, 401, "{what}");
+        let none = format!("/v1/admin/organisations/org_00000000000000000000000000000000/{what}");
+        server.operator.get(&none).await.problem(404, "not_found");
+    }
+    // It reads, and moves nothing; and a member that is one no longer sees nothing.
+    let grant = json!({ "owner": anns, "amount": 1 });
+    bob.post("/v1/admin/credits", &grant).await.problem(403, "forbidden");
+    server.operator.delete(&member(&acme, &bob).await).await;
+    bob.get(&format!("{acme}/balance")).await.problem(404, "not_found");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn the_audit_log_is_as_long_as_the_settings_say() {
+    let setup = crate::harness::Setup::with("[audit]\nkeep_days = 30");
+    let store = crate::harness::store(setup.dir.path());
+    let now = jiff::Timestamp::now();
+    for days in [90, 60, 31, 29] {
+        let entry = store::AuditEntry {
+            at: now - jiff::SignedDuration::from_hours(24 * days),
+            actor: "usr_ann".into(),
+            action: "POST /v1/api-keys".into(),
+            target: format!("{days}"),
+            outcome: "201".into(),
+            address: String::new(),
+        };
+        store.audit(entry).await.unwrap();
+    }
+    let server = setup.start().await;
+    for _ in 0..1000 {
+        let log = server.operator.get("/v1/admin/audit").await.json(200);
+        if log["begins"]["number"] == 3 {
+            let entries = log["entries"].as_array().unwrap();
+            assert_eq!((&entries[0]["target"], &entries[0]["number"]), (&json!("29"), &json!(4)));
+            assert_eq!(entries[1]["action"], "audit.prune");
+            return server.stop().await;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    panic!("old entries are not removed");
+}

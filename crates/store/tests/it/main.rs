@@ -4,6 +4,7 @@
 
 mod accounts;
 mod again;
+mod audit;
 mod claims;
 mod cluster;
 mod events;

@@ -41,3 +41,53 @@ fn sandboxes_outlive_a_killed_server_a_killed_keeper_and_both() {
     server.ok(&["sandbox", "rm", "asleep"]);
     server.end();
 }
+
+/// What was used is read off the host's own counter, and counted as that says, whoever was killed while it was.
+#[test]
+fn usage_is_neither_lost_nor_counted_twice_when_servers_are_killed_while_they_count() {
+    let mut server = Server::with(&[("BASTIDE_METER_SECONDS", "1")], &[]);
+    let busy = "nohup sh -c 'while :; do :; done' >/dev/null 2>&1 &";
+    server.ok(&["sandbox", "exec", "box", "--", busy]);
+    for pause_ms in [1500, 2300, 900, 3100, 1000, 1900] {
+        std::thread::sleep(std::time::Duration::from_millis(pause_ms));
+        let instance = server.instance.as_mut().expect("it is taken only at the end");
+        instance.kill_server().unwrap();
+        // Nobody counts now, and it goes on being used.
+        std::thread::sleep(std::time::Duration::from_millis(pause_ms / 3));
+        instance.start().unwrap();
+    }
+    let used = |server: &Server| -> f64 {
+        let id = server.json(&["sandbox", "get", "box"])["id"].as_str().unwrap().to_owned();
+        let usage = server.curl(&format!("/v1/sandboxes/{id}/usage"));
+        let usage: serde_json::Value = serde_json::from_str(&usage).unwrap();
+        usage["cpu_seconds"].as_f64().unwrap()
+    };
+    let counted = |server: &Server| -> serde_json::Value {
+        let all: serde_json::Value =
+            serde_json::from_str(&server.curl("/v1/dashboard/sandboxes")).unwrap();
+        assert_eq!(all["total"], 1, "{all}");
+        all["sandboxes"][0].clone()
+    };
+    // A little later than it is asked, so never less than this.
+    let before = used(&server);
+    server.ok(&["sandbox", "stop", "box"]);
+    let sandbox = counted(&server);
+    let (cpu, running) =
+        (sandbox["cpu_seconds"].as_f64().unwrap(), sandbox["running_seconds"].as_f64().unwrap());
+    assert!(before > 4.0, "it was hardly used: {before}");
+    assert_eq!(sandbox["starts"], 1, "{sandbox}");
+    // Whole seconds are shown; stopping takes a moment of its own.
+    assert!(cpu + 1.0 >= before && cpu <= before + 5.0, "{before} s were used: {sandbox}");
+    let time = |field: &str| sandbox[field].as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
+    let lived = time("last_ended_at").duration_since(time("first_started_at")).as_secs_f64();
+    assert!((lived - running).abs() <= 1.0, "it ran for {lived} s: {sandbox}");
+    // The days say the same as the sandboxes.
+    let overview: serde_json::Value =
+        serde_json::from_str(&server.curl("/v1/dashboard/overview")).unwrap();
+    assert!((overview["cpu_seconds"].as_f64().unwrap() - cpu).abs() <= 1.0, "{overview}");
+    let instance = server.instance.as_mut().expect("it is taken only at the end");
+    instance.kill_server().unwrap();
+    instance.start().unwrap();
+    assert_eq!(counted(&server), sandbox, "it is counted again after its end");
+    server.end();
+}
