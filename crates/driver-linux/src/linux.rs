@@ -136,6 +136,8 @@ struct Entry {
     tombstone: Option<driver::Tombstone>,
     /// A launch is under way.
     launching: bool,
+    /// A guest of it has answered.
+    greeted: bool,
 }
 
 impl LinuxDriver {

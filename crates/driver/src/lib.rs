@@ -63,6 +63,8 @@ pub struct Observed {
     pub digest: Option<String>,
     /// Its last compute, once that ended: what nobody billed yet can still be.
     pub ended: Option<Ended>,
+    /// A guest of it has answered: before that, nobody was told that it runs.
+    pub greeted: bool,
 }
 
 /// Compute that ended, as far as the host knows.

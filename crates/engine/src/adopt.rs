@@ -116,8 +116,9 @@ fn first(core: &Core, observed: &Observed, claim: Claim) -> (First, Option<EndRe
     let is_new = !older_than(core.now(), observed.spec.created_at, UNCLAIMED_IS_NEW_FOR);
     let runs = matches!(observed.phase, Phase::Running | Phase::Paused);
     // Answers are given before the claim is made final: one that was whole may have been answered, even
-    // if its compute has ended since.
-    let was_whole = runs || (observed.phase == Phase::Stopped && observed.ended.is_some());
+    // if its compute has ended since. One whose guest never said a word was not.
+    let has_run = observed.ended.is_some() && observed.greeted;
+    let was_whole = runs || (observed.phase == Phase::Stopped && has_run);
     let never_answered = match claim {
         Claim::Ready => false,
         Claim::Unready => !was_whole,

@@ -29,6 +29,7 @@ struct Found {
     stored: Stored,
     record: Option<RunRecord>,
     end: Option<End>,
+    greeted: bool,
 }
 
 impl LinuxDriver {
@@ -53,7 +54,7 @@ impl LinuxDriver {
     }
 
     async fn adopt_one(&self, found: Found) -> (SandboxId, Option<Entry>) {
-        let Found { id, stored, record, end } = found;
+        let Found { id, stored, record, end, greeted } = found;
         let mut entry = Entry {
             stored,
             running: None,
@@ -61,6 +62,7 @@ impl LinuxDriver {
             ended: end.as_ref().and_then(|end| end.last.clone()).map(Ended::from),
             tombstone: None,
             launching: false,
+            greeted,
         };
         let Some(record) = record else {
             // Ended and noted: stopped. Neither run nor end: its create was never answered.
@@ -195,7 +197,8 @@ impl Inner {
         if stale {
             write_json(&self.layout.spec(&bare), &stored.sealed(&self.sealer)?)?;
         }
-        Ok(Some(Found { id, stored, record, end }))
+        let greeted = self.layout.greeted(&bare).exists();
+        Ok(Some(Found { id, stored, record, end, greeted }))
     }
 
     fn read_tombstones(&self) -> anyhow::Result<()> {
@@ -216,6 +219,7 @@ impl Inner {
                 ended: tomb.last.map(Ended::from),
                 tombstone: Some(tombstone),
                 launching: false,
+                greeted: true,
             };
             self.live().insert(entry.stored.spec.id, entry);
         }

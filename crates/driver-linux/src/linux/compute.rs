@@ -1,6 +1,7 @@
 //! Making and stopping compute: create, start, stop, pause, resume, update.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -137,6 +138,7 @@ impl LinuxDriver {
         let id = order.stored.spec.id;
         let env = environment(&order.built, &order.stored.spec);
         let policy = order.policy.clone();
+        let mark = place.dir.join(layout::GREETED);
         let inner = Arc::clone(&self.inner);
         let (tell, told) = oneshot::channel();
         // Beside the caller, who may have been told that it takes too long: then nobody wants it.
@@ -147,7 +149,11 @@ impl LinuxDriver {
         });
         let (record, sockets) = told.await.context("launch")??;
         let running = self.attach(id, record, sockets.map(|sockets| (sockets, policy)))?;
-        match self.greet(&running, env).await {
+        let greeted = match self.greet(&running, env).await {
+            Ok(()) => note_greeting(mark).await,
+            refused => refused,
+        };
+        match greeted {
             Ok(()) => Ok(running),
             Err(error) => {
                 self.end_compute(id, running).await;
@@ -210,6 +216,7 @@ impl LinuxDriver {
         entry.launching = false;
         entry.end_reason = None;
         entry.ended = None;
+        entry.greeted = true;
         entry.running = Some(running);
         Ok(entry.observed())
     }
@@ -321,6 +328,14 @@ pub(super) async fn start_program(running: &Running, program: Vec<String>) {
     }
 }
 
+/// Who finds it later knows that it may have been told that the sandbox runs. It outlives processes, and need
+/// not outlive the machine: then nothing was answered that is not on the disk.
+pub(super) async fn note_greeting(mark: PathBuf) -> Result<()> {
+    let noted = tokio::task::spawn_blocking(move || std::fs::File::create(mark));
+    noted.await.context("note a greeting")?.context("note that the guest has answered")?;
+    Ok(())
+}
+
 impl Inner {
     /// Enters a new sandbox in the map, so that nobody else takes its id and `collect` leaves what
     /// is being made alone.
@@ -342,6 +357,7 @@ impl Inner {
                 ended: None,
                 tombstone: None,
                 launching: true,
+                greeted: false,
             },
         );
         Ok(())

@@ -25,6 +25,7 @@ impl Entry {
             tombstone: self.tombstone.clone(),
             digest: Some(self.stored.template_digest.clone()),
             ended: self.ended.clone().filter(|_| self.running.is_none()),
+            greeted: self.greeted,
         }
     }
 

@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use serde::Serialize;
 
+/// What is beside a spec once a guest has answered.
+pub(crate) const GREETED: &str = "greeted";
+
 /// Paths below the data directory.
 #[derive(Debug, Clone)]
 pub(crate) struct Layout {
@@ -115,6 +118,11 @@ impl Layout {
     /// The boot of the kernel in which its upper was last written to.
     pub(crate) fn boot(&self, bare: &str) -> PathBuf {
         self.sandbox(bare).join("boot")
+    }
+
+    /// There once a guest of it has answered.
+    pub(crate) fn greeted(&self, bare: &str) -> PathBuf {
+        self.sandbox(bare).join(GREETED)
     }
 
     /// Locked by servers without the lease while they use the sandbox.

@@ -21,7 +21,7 @@ use model::{
 use tokio::sync::Notify;
 
 use super::collect::left;
-use super::compute::{Running, start_program};
+use super::compute::{Running, note_greeting, start_program};
 use super::order::{Place, environment};
 use super::stored::Stored;
 use super::{Inner, LinuxDriver, layout};
@@ -295,6 +295,10 @@ impl LinuxDriver {
             }
         };
         let saved = saved.await.context("claim").map_err(Error::from);
+        let saved = match saved {
+            Ok(Ok(())) => note_greeting(self.inner.layout.greeted(&id.bare())).await.map(Ok),
+            failed => failed,
+        };
         let observed = self.settle_create(id, launched, saved).await?;
         if !policy.is_closed() {
             self.apply_policy(id, policy).await?;
@@ -315,6 +319,9 @@ impl Inner {
             std::fs::File::create(self.spec_of_member(&bare)).context("open the spec")?;
         file.write_all(&spec).context("write the spec")?;
         file.sync_data().context("flush the spec")?;
+        // That it answered in the pool is no answer to whoever wants it now.
+        let mark = self.layout.warm(&bare).join(layout::GREETED);
+        std::fs::remove_file(mark).context("forget a greeting")?;
         std::fs::rename(self.layout.warm(&bare), self.layout.sandbox(&bare)).context("claim")?;
         layout::sync_dir(&self.layout.sandboxes())?;
         if limits != had {

@@ -45,6 +45,7 @@ struct Slot {
     compute: Option<Compute>,
     end_reason: Option<EndReason>,
     ended: Option<Ended>,
+    greeted: bool,
     deleting: bool,
     tombstone: Option<Tombstone>,
 }
@@ -100,6 +101,7 @@ impl Host {
                 compute: None,
                 end_reason: None,
                 ended: None,
+                greeted: false,
                 deleting: false,
                 tombstone: None,
             };
@@ -135,6 +137,7 @@ impl Host {
         let _ = self.slot(id, |slot| {
             slot.end_reason = None;
             slot.ended = None;
+            slot.greeted = true;
             if let Some(compute) = &mut slot.compute {
                 compute.ready = true;
             }
@@ -222,6 +225,7 @@ impl Host {
                 tombstone: slot.tombstone.clone(),
                 digest: None,
                 ended: slot.ended.clone(),
+                greeted: slot.greeted,
             })
         })
     }

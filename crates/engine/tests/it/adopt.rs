@@ -130,6 +130,31 @@ async fn a_server_killed_at_any_step_of_a_create_leaves_nothing() {
     }
 }
 
+/// As when keeper and launcher die with it: nobody is left to say that the guest never began.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_create_whose_guest_died_unheard_with_the_server_was_never_answered() {
+    let mut fixture = Fixture::new().await;
+    fixture.engine.shutdown().await;
+    let victim = Victim::start(&fixture);
+    fixture.driver.delay(Step::BootGuest, Duration::from_secs(600));
+    let create = |engine: Engine| async move {
+        let request = engine::Idempotency { key: "once".into(), body_sha256: [1; 32] };
+        engine.create(&alice(), named("mine"), Some(request)).await
+    };
+    victim.killed_during(create, Duration::from_millis(200)).await;
+    fixture.driver.delay(Step::BootGuest, Duration::ZERO);
+    let left = fixture.driver.list().await.unwrap();
+    assert_eq!(left.len(), 1);
+    fixture.driver.kill(left[0].spec.id, EndReason::Unknown);
+    let dead = fixture.driver.list().await.unwrap();
+    assert!(dead[0].phase == Phase::Stopped && dead[0].ended.is_some(), "{dead:?}");
+    fixture.restart().await;
+    until_count(&fixture, 0).await;
+    let again = fixture.create_with_key(named("mine"), "once", 1).await.unwrap();
+    assert!(!again.replayed, "its key gives what is gone");
+    assert_ne!(again.sandbox.spec.id, left[0].spec.id);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_killed_during_a_start_keeps_the_workspace() {
     for step in [Step::Start, Step::MakeCompute, Step::BootGuest] {
