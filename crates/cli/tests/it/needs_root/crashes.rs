@@ -91,3 +91,31 @@ fn usage_is_neither_lost_nor_counted_twice_when_servers_are_killed_while_they_co
     assert_eq!(counted(&server), sandbox, "it is counted again after its end");
     server.end();
 }
+
+/// What the host is to keep free, it keeps: nothing is made, everything that is there works.
+#[test]
+fn below_the_reserve_of_the_disk_a_create_is_507_and_the_rest_goes_on() {
+    let mut server = Server::start();
+    let restart = |server: &mut Server, reserve_mib: &str| {
+        let instance = server.instance.as_mut().expect("it is taken only at the end");
+        instance.kill_server().unwrap();
+        instance.settings = vec![("BASTIDE_DISK_RESERVE_MIB".to_owned(), reserve_mib.to_owned())];
+        instance.start().unwrap();
+    };
+    // More than any machine has.
+    restart(&mut server, "1000000000");
+    let body = r#"{"template": "host", "name": "more"}"#;
+    let refused = server.curl_with("/v1/sandboxes", &["-d", body]);
+    let refused: serde_json::Value = serde_json::from_str(&refused).unwrap();
+    assert_eq!((&refused["status"], &refused["code"]), (&507.into(), &"disk_full".into()));
+    assert!(refused["detail"].as_str().is_some_and(|why| !why.is_empty()), "{refused}");
+    let told = server.instance().command(&["sandbox", "create", "--template", "host"]).output();
+    assert_eq!(told.unwrap().status.code(), Some(1));
+    // What is there can be used, and removed; nothing of the refused one is left.
+    assert_eq!(server.ok(&["sandbox", "exec", "box", "--", "echo up"]), "up\n");
+    assert_eq!(server.json(&["sandbox", "list"]).as_array().unwrap().len(), 1);
+    restart(&mut server, "64");
+    server.ok(&["sandbox", "create", "--template", "host", "--name", "more"]);
+    server.ok(&["sandbox", "rm", "more"]);
+    server.end();
+}

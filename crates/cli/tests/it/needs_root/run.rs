@@ -172,3 +172,30 @@ fn a_template_gives_the_command_its_environment_and_starts_its_program() {
     let output = bastide().args(run).output().unwrap();
     assert_eq!(text(&output.stdout), "mine\n", "{}", text(&output.stderr));
 }
+
+/// Whose blocks of ids are taken, by which directory, and is it gone?
+fn orphaned_ids() -> std::collections::BTreeSet<String> {
+    let files = fs::read_dir("/run/bastide/uids").into_iter().flatten().flatten();
+    let owners = files.filter_map(|file| fs::read_to_string(file.path()).ok());
+    let orphaned = |owner: &String| {
+        owner.split_once(' ').is_some_and(|(_, dir)| !std::path::Path::new(dir.trim()).exists())
+    };
+    owners.filter(orphaned).collect()
+}
+
+#[test]
+fn a_run_whose_disk_cannot_be_made_gives_its_ids_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let before = orphaned_ids();
+    let mut run = command(&dir, &["--disk-gb", "1", "--", "true"]);
+    // Where there is no mkfs.
+    let output = run.env("PATH", "/nonexistent").output().unwrap();
+    assert_ne!(output.status.code(), Some(0));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("mkfs.ext4 is missing"), "{said}");
+    let left: Vec<String> = orphaned_ids().difference(&before).cloned().collect();
+    assert!(left.is_empty(), "taken by nobody: {left:?}");
+    // And the next one works.
+    let output = command(&dir, &["--disk-gb", "1", "--", "echo", "up"]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "up\n");
+}
