@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::body::{Body, to_bytes};
 use axum::http::header::{
-    ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue,
+    ACCEPT, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue,
 };
 use axum::http::{Method, Request};
 use base64::Engine as _;
@@ -185,6 +185,10 @@ impl Way<'_> {
         let Some(mut routes) = inside.routes() else { return Err("the server is ending".into()) };
         let host = HeaderValue::try_from(url.authority()).map_err(|error| error.to_string())?;
         headers.insert(HOST, host);
+        // As every client on a wire would: what has none is no upload.
+        if method != Method::GET {
+            headers.insert(CONTENT_LENGTH, body.len().into());
+        }
         let path = &url[url::Position::BeforePath..url::Position::AfterQuery];
         let mut request = Request::builder().method(method).uri(path);
         if let Some(peer) = self.identity.peer {
