@@ -179,6 +179,9 @@ impl View {
             self.turn_over = true;
             return format!("{}\n", self.fresh());
         }
+        // The mock agent marks no turns: it says that it is ready.
+        let native = item.native_item_id.as_deref().unwrap_or_default();
+        self.turn_over |= native.starts_with("mock_") && native.ends_with("_prompt");
         let speaks = matches!(item.kind, ItemKind::Message | ItemKind::System | ItemKind::Unknown);
         if speaks && shown != Some(true) {
             text.push_str(&self.said(item));
