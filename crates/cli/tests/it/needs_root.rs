@@ -20,6 +20,7 @@ mod ports;
 mod replicas;
 mod replicas_on_postgres;
 mod run;
+mod sessions;
 mod soak;
 mod standard;
 mod tasks;
