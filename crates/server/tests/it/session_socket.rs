@@ -8,12 +8,11 @@ use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use ring::hmac;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::Message;
 
 use crate::client::Client;
 use crate::harness::{Setup, TestServer};
-use crate::talk::{Closed, Talk, path_of, says, session, start, wanted, without_gaps};
+use crate::talk::{Closed, Talk, path_of, raw_upgrade, says, session, start, wanted, without_gaps};
 
 const PROMPT: &str = "Mock agent ready. Tell me what to send next. Type `help` for options.";
 
@@ -309,29 +308,6 @@ async fn a_client_is_pinged_and_one_that_is_silent_is_let_go() {
     let close = [&[0x88, 20, 0x03, 0xe9][..], b"no answer to pings"].concat();
     assert!(all.windows(close.len()).any(|window| window == close), "no close frame");
     server.stop().await;
-}
-
-/// Upgraded by hand, from the last event on.
-async fn raw_upgrade(session: &Value) -> TcpStream {
-    let url = session["connect_url"].as_str().unwrap().strip_prefix("ws://").unwrap();
-    let (address, path) = url.split_once('/').unwrap();
-    let mut stream = TcpStream::connect(address).await.unwrap();
-    let jwt = session["jwt"].as_str().unwrap();
-    let request = format!(
-        "GET /{path} HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
-         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
-         Authorization: Bearer {jwt}\r\n\r\n"
-    );
-    stream.write_all(request.as_bytes()).await.unwrap();
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        head.push(stream.read_u8().await.unwrap());
-    }
-    let head = String::from_utf8(head).unwrap();
-    assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
-    // The example of RFC 6455.
-    assert!(head.contains("s3pPLMBiTxaQ9kYGzzhZRbK+xOo="), "{head}");
-    stream
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
@@ -173,6 +174,29 @@ impl Talk {
             }
         }
     }
+}
+
+/// Upgraded by hand, to send and read bytes.
+pub(crate) async fn raw_upgrade(session: &Value) -> TcpStream {
+    let url = session["connect_url"].as_str().unwrap().strip_prefix("ws://").unwrap();
+    let (address, path) = url.split_once('/').unwrap();
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let jwt = session["jwt"].as_str().unwrap();
+    let request = format!(
+        "GET /{path} HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
+         Authorization: Bearer {jwt}\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await.unwrap());
+    }
+    let head = String::from_utf8(head).unwrap();
+    assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+    // The example of RFC 6455.
+    assert!(head.contains("s3pPLMBiTxaQ9kYGzzhZRbK+xOo="), "{head}");
+    stream
 }
 
 /// The completed message of the agent with this text.
