@@ -82,10 +82,14 @@ fn no_body_gets_a_bad_variable_through_or_its_secrets_said() {
         }
         let Ok(wanted) = serde_json::from_value::<Wanted>(body.clone()) else { continue };
         let (variables, secrets) = (variables_of(&wanted), secrets_of(&wanted));
-        if let Err(error) = &secrets {
-            let value =
-                |value: &String| value.len() > 1 && error.to_string().contains(value.as_str());
-            assert!(!wanted.secrets.values().any(value), "{body}: {error}");
+        let hush = |value: &String| value.contains(HUSH);
+        // Names are said, and another field may say the same.
+        let only_a_value = body.to_string().matches(HUSH).count() == 1;
+        if let Err(error) = &secrets
+            && only_a_value
+            && wanted.secrets.values().any(hush)
+        {
+            assert!(!error.to_string().contains(HUSH), "{body}: {error}");
         }
         let (Ok(variables), Ok(secrets)) = (variables, secrets) else { continue };
         taken += 1;
