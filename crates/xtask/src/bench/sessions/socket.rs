@@ -49,17 +49,17 @@ struct Data {
 impl Received {
     /// Of a flood, without reading all of it.
     pub(super) fn is_piece(&self) -> bool {
-        self.text.contains("\"type\":\"item.delta\"")
-            || self.text.contains("\"type\": \"item.delta\"")
+        self.text.contains("\"delta\":\"0")
     }
 
     /// The server's number, and the agent's if it is a piece.
     pub(super) fn numbers(&self) -> anyhow::Result<(u64, Option<u64>)> {
         let frame: Frame = serde_json::from_str(&self.text).context("read an event")?;
         let delta = frame.data.and_then(|data| data.delta);
-        let piece = delta.map(|delta| delta.split(' ').next().unwrap_or_default().parse());
+        // What the agent says before a flood has none.
+        let piece = delta.and_then(|delta| delta.split(' ').next()?.parse().ok());
         let sequence = frame.sequence.context("an event without a number")?;
-        Ok((sequence, piece.transpose().context("a piece without a number")?))
+        Ok((sequence, piece))
     }
 
     /// How long after it was made it came.
