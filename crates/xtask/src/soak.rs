@@ -4,6 +4,8 @@
 //!
 //! The seed that it prints gives the same choices again; the moments are the machine's.
 
+#[path = "soak/builder.rs"]
+mod builder;
 #[path = "soak/http.rs"]
 mod http;
 #[path = "soak/leaks.rs"]
@@ -23,6 +25,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, bail, ensure};
 
+use builder::Builder;
 use http::Client;
 use resident::{Resident, Stage};
 use town::{Town, kill};
@@ -51,6 +54,7 @@ pub(crate) struct Tally {
     pub(crate) kills: u32,
     pub(crate) calls: u64,
     pub(crate) sandboxes: u32,
+    pub(crate) builds_cut_off: u32,
     pub(crate) slowest_start: Duration,
     pub(crate) slowest_collection: Duration,
 }
@@ -102,18 +106,24 @@ pub(crate) fn run(soak: &Soak<'_>) -> anyhow::Result<Tally> {
     let mut tally = Tally::default();
     let residents: Vec<Mutex<Resident>> =
         (0..CLIENTS).map(|_| Mutex::new(shared.newcomer())).collect();
+    let builder = Builder::new(soak.bastide, town.data(), town.images())?;
+    let builder = Mutex::new(builder);
     let done = std::thread::scope(|scope| {
         for (number, resident) in (0..).zip(&residents) {
             let (shared, seed) = (&shared, soak.seed ^ (number + 1));
             scope.spawn(move || work(shared, resident, &mut Dice(seed)));
         }
-        let done = kill_for_a_while(soak, &mut town, (&shared, &residents), &mut tally);
+        let (builds, shared, seed) = (&builder, &shared, soak.seed);
+        scope.spawn(move || build(shared, builds, &mut Dice(seed ^ 0xB111D)));
+        let all = All { shared, residents: &residents, builder: &builder };
+        let done = kill_for_a_while(soak, &mut town, &all, &mut tally);
         shared.stopping.store(true, Ordering::SeqCst);
         done
     });
     tally.calls = shared.calls.load(Ordering::SeqCst);
     tally.sandboxes = shared.named.load(Ordering::SeqCst);
     tally.slowest_start = town.slowest_start;
+    tally.builds_cut_off = builder.lock().unwrap_or_else(PoisonError::into_inner).cut_off;
     let done = done.and_then(|()| shared.no_failure());
     let done = done.and_then(|()| end(&mut town, &shared, residents, &mut tally));
     done.with_context(|| format!("seed {}, after {tally:?}\n{}", soak.seed, town.last_words()))?;
@@ -143,12 +153,35 @@ fn work(shared: &Shared, resident: &Mutex<Resident>, dice: &mut Dice) {
     }
 }
 
+/// The client that makes templates. Who kills it is itself.
+fn build(shared: &Shared, builder: &Mutex<Builder>, dice: &mut Dice) {
+    while !shared.stopping.load(Ordering::SeqCst) {
+        shared.acting.fetch_add(1, Ordering::SeqCst);
+        if !shared.holding.load(Ordering::SeqCst) {
+            let mut builder = builder.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Err(error) = builder.act(dice) {
+                shared.fail(&error.context("a template"));
+            }
+        }
+        shared.acting.fetch_sub(1, Ordering::SeqCst);
+        pause(dice.below(50));
+    }
+}
+
+/// Everybody who works.
+struct All<'a> {
+    shared: &'a Shared,
+    residents: &'a [Mutex<Resident>],
+    builder: &'a Mutex<Builder>,
+}
+
 fn kill_for_a_while(
     soak: &Soak<'_>,
     town: &mut Town,
-    (shared, residents): (&Shared, &[Mutex<Resident>]),
+    all: &All<'_>,
     tally: &mut Tally,
 ) -> anyhow::Result<()> {
+    let shared = all.shared;
     let mut dice = Dice(soak.seed);
     let begin = SystemTime::now();
     while tally.kills < soak.kills && begin.elapsed()? < soak.within {
@@ -158,13 +191,13 @@ fn kill_for_a_while(
         shared.no_failure()?;
         if tally.kills.is_multiple_of(KILLS_A_ROUND) {
             shared.hold();
-            look(town, shared, residents, tally)?;
+            look(town, all, tally)?;
             (soak.say)(&format!("{} kills, {:?}", tally.kills, begin.elapsed()?));
             shared.holding.store(false, Ordering::SeqCst);
         }
     }
     shared.hold();
-    look(town, shared, residents, tally)
+    look(town, all, tally)
 }
 
 /// Kills one of them, or several at once.
@@ -221,15 +254,12 @@ fn choose<'a, T>(all: &'a [T], dice: &mut Dice) -> Option<&'a T> {
 }
 
 /// While everybody holds still: what was acknowledged is so, and nothing else is there.
-fn look(
-    town: &Town,
-    shared: &Shared,
-    residents: &[Mutex<Resident>],
-    tally: &mut Tally,
-) -> anyhow::Result<()> {
+fn look(town: &Town, all: &All<'_>, tally: &mut Tally) -> anyhow::Result<()> {
+    let All { shared, residents, builder } = all;
     shared.no_failure()?;
+    builder.lock().unwrap_or_else(PoisonError::into_inner).check(&shared.client)?;
     let (mut live, mut running) = (BTreeSet::new(), BTreeSet::new());
-    for resident in residents {
+    for resident in *residents {
         let mut resident = resident.lock().unwrap_or_else(PoisonError::into_inner);
         // One whose create was never answered is made now.
         while resident.id().is_none() || resident.stage().is_none() {

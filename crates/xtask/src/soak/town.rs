@@ -56,6 +56,11 @@ impl Town {
         self.dir.join("data")
     }
 
+    /// Where who makes templates has its images.
+    pub(super) fn images(&self) -> PathBuf {
+        self.dir.join("images")
+    }
+
     pub(super) fn client(&self) -> anyhow::Result<Client> {
         let key = fs::read_to_string(self.data().join("operator.key")).context("the key")?;
         Ok(Client { port: self.port, key: key.trim().to_owned() })
