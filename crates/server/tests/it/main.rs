@@ -40,6 +40,7 @@ mod relay;
 mod secrets;
 mod session_log;
 mod session_socket;
+mod sessions;
 mod sign_in;
 mod sql;
 mod stripe;

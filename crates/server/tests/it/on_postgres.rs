@@ -19,3 +19,9 @@ fn money_usage_and_sql_in_strings_are_the_same_on_postgresql() {
     let modules = ["billing::", "usage::", "sql::", "--test-threads", "4"];
     run_again_on_postgres(&modules);
 }
+
+#[test]
+fn sessions_are_the_same_on_postgresql() {
+    let modules = ["sessions::life::", "sessions::resume::", "--test-threads", "4"];
+    run_again_on_postgres(&modules);
+}
