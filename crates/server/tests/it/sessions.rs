@@ -5,3 +5,4 @@ mod life;
 mod loss;
 mod parts;
 mod resume;
+mod told;
