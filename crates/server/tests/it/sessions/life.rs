@@ -259,14 +259,14 @@ async fn new_secrets_reach_a_session_that_runs_and_a_deleted_bundle_does_not_end
     let daemon = Daemon::start().await;
     let server = server(&daemon).await;
     let ann = server.tenant("ann").await;
-    let bundle = json!({ "name": "keys", "values": { "LLM_API_KEY": "old", "TOKEN": "a" } });
+    let bundle = json!({ "name": "keys", "values": { "LLM_API_KEY": "sk-before", "TOKEN": "a" } });
     ann.post("/v1/tenants/me/secrets", &bundle).await.json(201);
     let mut body = wanted("usr_ann");
     body["secrets"] = json!(["keys"]);
     let made = Made::new(&ann, &body).await;
     let mut socket = made.attach(ann.address, 0).await;
     socket.events_until(is_prompt).await;
-    let new = json!({ "values": { "LLM_API_KEY": "new", "TOKEN": "a", "MORE": "b" } });
+    let new = json!({ "values": { "LLM_API_KEY": "sk-after", "TOKEN": "a", "MORE": "b" } });
     let put = ann.request("PUT", "/v1/tenants/me/secrets/keys").body(new.to_string().into());
     ann.send(put.unwrap()).await.json(200);
     let frame = socket.control().await;
@@ -278,7 +278,7 @@ async fn new_secrets_reach_a_session_that_runs_and_a_deleted_bundle_does_not_end
     socket.say(&json!({ "type": "message", "message": "echo on" })).await;
     socket.events_until(|event| says(event, "on")).await;
     let log = log(&ann, &made).await;
-    assert!(!format!("{log:?}").contains("new"), "no secret is in the log");
+    assert!(!format!("{log:?}").contains("sk-"), "no secret is in the log");
     server.stop().await;
     daemon.stop().await;
 }

@@ -114,13 +114,13 @@ async fn a_client_that_does_not_read_holds_nobody_up() {
     for _ in 0..600 {
         let path = format!("{}/events?from=0&limit=1", made.path());
         let now = ann.get(&path).await.json(200)["last_sequence"].as_u64().unwrap();
-        if now > 2000 && now == seen {
+        if now > 300 && now == seen {
             break;
         }
         seen = now;
         sleep(Duration::from_millis(100)).await;
     }
-    assert!(seen > 2000, "the log stopped growing at {seen}");
+    assert!(seen > 300, "the log stopped growing at {seen}");
     let mut pieces = Pieces::default();
     let mut other = made.attach(ann.address, 0).await;
     while pieces.last() < seen {
