@@ -117,12 +117,12 @@ pub(crate) async fn execute(
             out::line(&owner);
         }
         Command::Balance { organisation } => {
-            money::balance(client, &id(&organisation)?, json).await?;
+            money::balance(client, id(&organisation)?, json).await?;
         }
         Command::Transactions { organisation, limit, offset } => {
-            money::transactions(client, &id(&organisation)?, (limit, offset), json).await?;
+            money::transactions(client, id(&organisation)?, (limit, offset), json).await?;
         }
-        Command::Usage { organisation } => money::usage(client, &id(&organisation)?, json).await?,
+        Command::Usage { organisation } => money::usage(client, id(&organisation)?, json).await?,
         Command::Limits { whose, limits } => limit(client, &whose, limits, json).await?,
     }
     Ok(ExitCode::SUCCESS)

@@ -70,25 +70,8 @@ pub fn document() -> OpenApi {
 
 /// All routes, and the document about them.
 pub(crate) fn router() -> (Router<App>, OpenApi) {
-    let (router, mut document) = OpenApiRouter::with_openapi(Description::openapi())
-        .routes(routes!(sandboxes::create, sandboxes::list))
-        .routes(routes!(sandboxes::get, sandboxes::patch, sandboxes::delete))
-        .routes(routes!(lifecycle::start))
-        .routes(routes!(lifecycle::stop))
-        .routes(routes!(lifecycle::pause))
-        .routes(routes!(lifecycle::resume))
-        .routes(routes!(lifecycle::cancel))
-        .routes(routes!(exec::run))
-        .routes(routes!(exec::run_streamed))
-        .routes(routes!(exec::attach, exec::kill))
-        .routes(routes!(logs::logs))
-        .routes(routes!(logs::usage))
-        .routes(routes!(egress::log))
-        .routes(routes!(files::download, files::store))
-        .routes(routes!(files::export))
-        .routes(routes!(files::import))
-        .routes(routes!(tunnel::open, tunnel::open_get))
-        .routes(routes!(events::events))
+    let all = of_sandboxes(OpenApiRouter::with_openapi(Description::openapi()));
+    let (router, mut document) = all
         .routes(routes!(sessions::create, sessions::list))
         .routes(routes!(sessions::resume))
         .routes(routes!(sessions::get, sessions::delete))
@@ -143,6 +126,28 @@ pub(crate) fn router() -> (Router<App>, OpenApi) {
         .split_for_parts();
     Common.modify(&mut document);
     (with_paths(every_method(router)), document)
+}
+
+fn of_sandboxes(router: OpenApiRouter<App>) -> OpenApiRouter<App> {
+    router
+        .routes(routes!(sandboxes::create, sandboxes::list))
+        .routes(routes!(sandboxes::get, sandboxes::patch, sandboxes::delete))
+        .routes(routes!(lifecycle::start))
+        .routes(routes!(lifecycle::stop))
+        .routes(routes!(lifecycle::pause))
+        .routes(routes!(lifecycle::resume))
+        .routes(routes!(lifecycle::cancel))
+        .routes(routes!(exec::run))
+        .routes(routes!(exec::run_streamed))
+        .routes(routes!(exec::attach, exec::kill))
+        .routes(routes!(logs::logs))
+        .routes(routes!(logs::usage))
+        .routes(routes!(egress::log))
+        .routes(routes!(files::download, files::store))
+        .routes(routes!(files::export))
+        .routes(routes!(files::import))
+        .routes(routes!(tunnel::open, tunnel::open_get))
+        .routes(routes!(events::events))
 }
 
 /// For who listens for the sockets of sessions alone.

@@ -74,7 +74,7 @@ fn what_is_no_frame_is_refused_with_a_reason() {
     refused("{\"type\":\"message\",\"message\":\"a\",\"as\":\"root\"}", "unknown field `as`");
     refused("{\"type\":\"message\",\"message\":\"a\",\"message\":\"b\"}", "duplicate field");
     refused("{\"type\":\"message\",\"message\":\" \"}", "must not be empty");
-    refused("{\"type\":\"from\",\"sequence\":-1}", "sequence");
+    refused("{\"type\":\"from\",\"sequence\":-1}", "expected u64");
     refused("{\"type\":\"exec\",\"command\":\"\"}", "must not be empty");
     refused("{\"type\":\"permission.reply\",\"permission_id\":\"p\",\"reply\":\"yes\"}", "reject");
     let long = format!("{{\"type\":\"exec\",\"command\":\"ls\",\"id\":\"{}\"}}", "x".repeat(129));

@@ -4,6 +4,8 @@
 //! policy come with its claim, which is one rename of its directory. A member is only ever given out
 //! once: taken from the queue, it is claimed by `create` or destroyed.
 
+mod placeholder;
+
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -14,12 +16,10 @@ use anyhow::Context;
 use driver::Observed;
 use guest_proto::{ExecStart, Init};
 use jiff::Timestamp;
-use model::{
-    Clocks, Error, Limits, Name, Policy, PolicyName, Result, SandboxId, SandboxSpec, Shape,
-    TemplateName, Tier,
-};
+use model::{Error, Limits, Policy, Result, SandboxId, TemplateName};
 use tokio::sync::Notify;
 
+use self::placeholder::placeholder;
 use super::collect::left;
 use super::compute::{Running, note_greeting, start_program};
 use super::order::{Place, environment};
@@ -380,27 +380,5 @@ async fn warm_up(running: &Running) {
     };
     if let Ok(mut frames) = running.guest.exec(&start).await {
         while let Some(Ok(_)) = frames.next().await {}
-    }
-}
-
-/// What a member is until it is claimed; nobody ever sees it.
-fn placeholder(id: SandboxId, template: &TemplateName, limits: Limits) -> SandboxSpec {
-    SandboxSpec {
-        id,
-        owner: "usr_warm-pool".parse().expect("a valid owner"),
-        name: Name::generate(),
-        shape: Shape::Template,
-        template: template.clone(),
-        image: None,
-        tier: Tier::Ephemeral,
-        clocks: Clocks::default(),
-        limits,
-        policy: PolicyName::default(),
-        env: BTreeMap::new(),
-        metadata: serde_json::Map::new(),
-        workspace: None,
-        agent: None,
-        payer: None,
-        created_at: Timestamp::now(),
     }
 }

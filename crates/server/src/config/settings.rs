@@ -1,10 +1,26 @@
 //! The names of all settings, said once: the file, the variables, the flags and
 //! `docs/configuration.md` follow from this table.
 
+mod code;
+
 use crate::config::setting::{Kind, Setting, text, value};
 
 /// All of them, in the order of the documentation.
-pub const SETTINGS: &[Setting] = &[
+pub const SETTINGS: &[Setting] = &{
+    let mut all = [FIRST[0]; FIRST.len() + code::SETTINGS.len()];
+    let mut next = 0;
+    while next < all.len() {
+        let of_code = next.checked_sub(FIRST.len());
+        all[next] = match of_code {
+            None => FIRST[next],
+            Some(index) => code::SETTINGS[index],
+        };
+        next += 1;
+    }
+    all
+};
+
+const FIRST: &[Setting] = &[
     text(
         "listen",
         "ADDR:PORT",
@@ -373,40 +389,4 @@ pub const SETTINGS: &[Setting] = &[
         "none",
         "What signs `POST /v1/billing/webhook` (`whsec_…`), on its first line",
     ),
-    text(
-        "code.runtime",
-        "ENGINE",
-        "`quickjs`",
-        "What runs the code of `/mcp`: `quickjs`, or `node`",
-    ),
-    text(
-        "code.template",
-        "NAME",
-        "`standard`",
-        "A template that has `node`, for `code.runtime = node`",
-    ),
-    value("code.timeout_ms", "MS", "`120000`", "How long the code of one call may run"),
-    value("code.calls_at_once", "N", "`16`", "Calls of one key at the same time; more are refused"),
-    value("code.requests_max", "N", "`500`", "Requests that the code of one call may make"),
-    value("code.warm", "N", "`0`", "Sandboxes kept ready for calls"),
-    text(
-        "code.spec",
-        "URL",
-        "this server's own API",
-        "The OpenAPI document (a URL or a file) of another API to call; with `code.api_base`",
-    ),
-    text("code.api_base", "URL", "this server", "Where that API is; gets the key of the caller"),
-    value(
-        "code.allowed_hosts",
-        "ARRAY",
-        "`localhost`, addresses, `public_url`",
-        "Further names under which `/mcp` may be asked",
-    ),
-    value(
-        "code.allowed_origins",
-        "ARRAY",
-        "`localhost`, loopback, `public_url`",
-        "Further origins of pages that may ask `/mcp`: `https://app.example`",
-    ),
-    value("code.debug_endpoint", "BOOL", "`false`", "Answers `GET /debug/endpoints`, to anybody"),
 ];

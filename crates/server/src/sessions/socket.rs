@@ -13,6 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::frame::{ClientFrame, ControlFrame, FrameError};
+use futures_util::future::{Either, select};
+use futures_util::stream::SplitStream;
 use futures_util::{SinkExt, StreamExt};
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
@@ -37,7 +39,7 @@ const READ_BUFFER_BYTES: usize = 4 << 10;
 const WRITE_BUFFER_BYTES: usize = 64 << 10;
 
 /// For the close frame, and for what a client that did not read may still read before it.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What a client asked for when it connected.
 pub(crate) struct Asked {
@@ -55,8 +57,10 @@ enum Over {
     Gone,
 }
 
+type Socket = WebSocketStream<TokioIo<Upgraded>>;
+
 struct Client {
-    socket: WebSocketStream<TokioIo<Upgraded>>,
+    socket: Socket,
     /// How long it may read nothing.
     patience: Duration,
     ping: Interval,
@@ -312,34 +316,42 @@ impl Client {
         }
     }
 
-    /// Also reads what still comes: closing with bytes unread resets the connection, and the client would never see
-    /// why.
-    async fn close(mut self, code: u16, reason: &'static str) {
+    /// Reads what still comes meanwhile: a client that is busy writing reads nothing, and closing with bytes unread
+    /// resets the connection, so that it would never see why.
+    async fn close(self, code: u16, reason: &'static str) {
         let frame = CloseFrame { code: CloseCode::from(code), reason: reason.into() };
-        let closing = async {
-            self.socket.close(Some(frame)).await?;
-            self.socket.flush().await
-        };
+        let (mut sink, mut stream) = self.socket.split();
+        let answer = Box::pin(is_answered(&mut stream));
         // Whether it went out or not, the connection is over.
-        let _ = timeout(CLOSE_TIMEOUT, closing).await;
-        let answered = async {
-            loop {
-                match self.socket.next().await {
-                    Some(Ok(_)) => {}
-                    None | Some(Err(Broken::ConnectionClosed)) => return true,
-                    Some(Err(_)) => return false,
-                }
+        let closing = Box::pin(timeout(CLOSE_TIMEOUT, sink.send(Message::Close(Some(frame)))));
+        let answered = match select(closing, answer).await {
+            Either::Left((_, answer)) => timeout(LINGER_TIMEOUT, answer).await.unwrap_or(false),
+            Either::Right((answered, closing)) => {
+                let _ = closing.await;
+                answered
             }
         };
-        if timeout(LINGER_TIMEOUT, answered).await.unwrap_or(false) {
+        if answered {
             return;
         }
-        let mut io = self.socket.into_inner();
+        let Ok(socket) = sink.reunite(stream) else { return };
+        let mut io = socket.into_inner();
         let to_the_end = async {
             let mut unwanted = vec![0; 16 << 10];
             while io.read(&mut unwanted).await.is_ok_and(|read| read > 0) {}
         };
         let _ = timeout(LINGER_TIMEOUT, to_the_end).await;
+    }
+}
+
+/// Until the client's own close, or until nothing of it can be understood.
+async fn is_answered(stream: &mut SplitStream<Socket>) -> bool {
+    loop {
+        match stream.next().await {
+            Some(Ok(_)) => {}
+            None | Some(Err(Broken::ConnectionClosed)) => return true,
+            Some(Err(_)) => return false,
+        }
     }
 }
 

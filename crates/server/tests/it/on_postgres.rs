@@ -22,6 +22,7 @@ fn money_usage_and_sql_in_strings_are_the_same_on_postgresql() {
 
 #[test]
 fn sessions_are_the_same_on_postgresql() {
-    let modules = ["sessions::life::", "sessions::resume::", "sessions::told::", "--test-threads", "4"];
+    let modules =
+        ["sessions::life::", "sessions::resume::", "sessions::told::", "--test-threads", "4"];
     run_again_on_postgres(&modules);
 }

@@ -388,7 +388,6 @@ async fn the_environment_inside_names_the_relay_and_no_key() {
         assert!(env.lines().any(|one| one == line), "{line} is not in:\n{env}");
     }
     assert!(!env.contains("sk-real"), "{env}");
-
     let mut without = with_agent("claude", ("ANTHROPIC_BASE_URL", "https://1.1.1.1"));
     without["model_relay"] = json!(false);
     let made = server.operator.post("/v1/sandboxes", &without).await.json(201);

@@ -49,11 +49,11 @@ fn usage_is_neither_lost_nor_counted_twice_when_servers_are_killed_while_they_co
     let busy = "nohup sh -c 'while :; do :; done' >/dev/null 2>&1 &";
     server.ok(&["sandbox", "exec", "box", "--", busy]);
     for pause_ms in [1500, 2300, 900, 3100, 1000, 1900] {
-        std::thread::sleep(std::time::Duration::from_millis(pause_ms));
+        pause(pause_ms);
         let instance = server.instance.as_mut().expect("it is taken only at the end");
         instance.kill_server().unwrap();
         // Nobody counts now, and it goes on being used.
-        std::thread::sleep(std::time::Duration::from_millis(pause_ms / 3));
+        pause(pause_ms / 3);
         instance.start().unwrap();
     }
     let used = |server: &Server| -> f64 {
@@ -118,4 +118,9 @@ fn below_the_reserve_of_the_disk_a_create_is_507_and_the_rest_goes_on() {
     server.ok(&["sandbox", "create", "--template", "host", "--name", "more"]);
     server.ok(&["sandbox", "rm", "more"]);
     server.end();
+}
+
+#[expect(clippy::disallowed_methods, reason = "a plain thread")]
+fn pause(ms: u64) {
+    std::thread::sleep(std::time::Duration::from_millis(ms));
 }

@@ -36,7 +36,7 @@ impl Session {
         let text = |name: &str| {
             answer[name].as_str().unwrap_or_else(|| panic!("no {name}: {answer}")).to_owned()
         };
-        Self { id: text("chat_session_id"), sandbox: text("sandbox_id"), answer: answer.clone() }
+        Self { id: text("chat_session_id"), sandbox: text("sandbox_id"), answer }
     }
 
     #[track_caller]
