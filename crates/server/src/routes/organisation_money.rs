@@ -71,8 +71,8 @@ pub(crate) async fn transactions(
     OrganisationTarget(id): OrganisationTarget,
     RawQuery(query): RawQuery,
 ) -> Result<Answer<OrganisationTransactions>, Refusal> {
-    may(&app, &holder, &id).await?;
     let page = Page::parse(query.as_deref())?;
+    may(&app, &holder, &id).await?;
     let all = app.store.organisation_transactions(&id, page.limit, page.offset).await?;
     let transactions = all.into_iter().map(|(owner, one)| MemberTransaction {
         owner: owner.to_string(),
