@@ -2,10 +2,10 @@
 //! What is listed then is whole, and of a version that somebody began to make; what was answered is listed.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, SystemTime};
+use std::{fs, io};
 
 use anyhow::{Context, bail, ensure};
 use serde_json::{Value, json};
@@ -67,15 +67,24 @@ impl Builder {
             _ => Duration::from_millis(dice.below(600)),
         };
         let begin = SystemTime::now();
-        while child.try_wait()?.is_none() && begin.elapsed()? < patience {
+        let mut ended = look(&mut child)?;
+        while matches!(ended, Seen::Runs) && begin.elapsed()? < patience {
             pause(5);
+            ended = look(&mut child)?;
         }
-        let Some(status) = child.try_wait()? else {
-            child.kill().context("kill a build")?;
-            child.wait().context("reap a build")?;
-            ensure!(patience < MADE_WITHIN, "{version} is not made in {MADE_WITHIN:?}");
-            self.cut_off += 1;
-            return Ok(());
+        let status = match ended {
+            Seen::Ended(status) => status,
+            // Whether it made it is seen when all hold still.
+            Seen::Reaped => return Ok(()),
+            Seen::Runs => {
+                child.kill().context("kill a build")?;
+                if let Err(error) = child.wait() {
+                    ensure!(is_reaped(&error), "reap a build: {error}");
+                }
+                ensure!(patience < MADE_WITHIN, "{version} is not made in {MADE_WITHIN:?}");
+                self.cut_off += 1;
+                return Ok(());
+            }
         };
         if !status.success() {
             bail!("{version}: {}", fs::read_to_string(&log).unwrap_or_default());
@@ -131,6 +140,27 @@ impl Builder {
     }
 }
 
+/// How a process of ours is.
+enum Seen {
+    Runs,
+    Ended(ExitStatus),
+    /// Whoever reaps orphans was quicker: it has ended, and nobody knows how.
+    Reaped,
+}
+
+fn look(child: &mut Child) -> anyhow::Result<Seen> {
+    match child.try_wait() {
+        Ok(None) => Ok(Seen::Runs),
+        Ok(Some(status)) => Ok(Seen::Ended(status)),
+        Err(error) if is_reaped(&error) => Ok(Seen::Reaped),
+        Err(error) => Err(error).context("look after a build"),
+    }
+}
+
+fn is_reaped(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(rustix::io::Errno::CHILD.raw_os_error())
+}
+
 /// Read out of a sandbox that stands on it.
 fn mark_of(client: &Client, name: &str) -> anyhow::Result<String> {
     let made = client.post("/v1/sandboxes", &json!({ "template": name }))?;
@@ -147,12 +177,13 @@ fn mark_of(client: &Client, name: &str) -> anyhow::Result<String> {
 /// An image with that one file, as an OCI layout in an archive.
 fn pack(mark: &Path, archive: &Path) -> anyhow::Result<()> {
     let arch = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
-    let packed = Command::new("python3")
-        .args(["-c", PACK])
-        .args([mark, archive])
-        .arg(arch)
-        .output()
-        .context("start python3")?;
+    let packed =
+        Command::new("python3").args(["-c", PACK]).args([mark, archive]).arg(arch).output();
+    let packed = match packed {
+        // It has ended, and what it made is looked at by who imports it.
+        Err(error) if is_reaped(&error) => return Ok(()),
+        packed => packed.context("start python3")?,
+    };
     ensure!(packed.status.success(), "{}", String::from_utf8_lossy(&packed.stderr));
     Ok(())
 }

@@ -268,9 +268,10 @@ fn deictic_mends_a_failing_test_in_a_sandbox() {
     let mut first = json!({ "template": "host", "name": "maker" });
     first.as_object_mut().unwrap().extend(work.as_object().unwrap().clone());
     town.server.curl_with("/v1/sandboxes", &["-d", &first.to_string()]);
+    // No bytecode: that of a file which is changed within a second, and as long as before, counts as its own.
     let repository = "printf 'def add(a, b):\\n    return a - b\\n' > calc.py; \
         printf 'import unittest, calc\\nclass Adds(unittest.TestCase):\\n    def test(self):\\n        \
-        self.assertEqual(calc.add(2, 3), 5)\\n' > test_calc.py; ! python3 -m unittest -q 2>/dev/null";
+        self.assertEqual(calc.add(2, 3), 5)\\n' > test_calc.py; ! python3 -B -m unittest -q 2>/dev/null";
     town.server.ok(&["sandbox", "exec", "maker", "--", repository]);
     town.server.ok(&["sandbox", "rm", "maker"]);
     for (model, variable, base) in [
