@@ -24,7 +24,7 @@ async fn try_out(client: &Client, (max_examples, more): (&str, &[&str])) {
         .arg(format!("http://{}/openapi.json", client.address))
         .args(["--checks", "no_bug_of_ours,status_code_conformance", "--seed", SEED])
         .args(["--phases", "examples,coverage,fuzzing", "--max-examples", max_examples])
-        .args(["--workers", "2", "--generation-database", "none", "--no-color"])
+        .args(["--workers", "1", "--generation-database", "none", "--no-color"])
         .args(["--suppress-health-check", "all", "--exclude-operation-id", ENDLESS])
         .args(["-H", &format!("Authorization: Bearer {}", client.key.as_deref().unwrap())])
         .args(more)
