@@ -1,5 +1,5 @@
 //! Conversations that are kept by a backend of their owner's too (`persistence_url`). The wire contract is
-//! `docs/persistence.md`, and as `OpenAPI` in [`contract`].
+//! `docs/persistence.md`, and as `OpenAPI` in [`mod@contract`].
 //!
 //! ```text
 //!  daemon of a sandbox ─ collect ─► outbox (store) ─ post ─► backend

@@ -70,28 +70,33 @@ impl Store {
         pruned.await
     }
 
-    /// The number and the digest of what the first entry follows.
-    pub async fn audit_begins(&self) -> Result<(i64, [u8; 32])> {
-        self.read(|db| {
-            let sql = "SELECT number, digest FROM audit_begins";
-            let begins = db.first(sql, &[], |row| Ok((row.get(0)?, row.digest(1)?)))?;
-            Ok(begins.unwrap_or((0, AUDIT_BEGINS)))
-        })
-        .await
-    }
-
     /// Entries after a number, oldest first.
     pub async fn audit_log(&self, after: i64, limit: u32) -> Result<Vec<AuditRecord>> {
+        self.read(move |db| entries(db, after, limit)).await
+    }
+
+    /// The same with the number and the digest of what the first entry of all follows, of one moment: old
+    /// entries may be going.
+    pub async fn audit_page(
+        &self,
+        after: i64,
+        limit: u32,
+    ) -> Result<((i64, [u8; 32]), Vec<AuditRecord>)> {
         self.read(move |db| {
-            db.all(
-                "SELECT number, at, actor, action, target, outcome, address, digest FROM audit
-                 WHERE number > $1 ORDER BY number LIMIT $2",
-                &[&after, &i64::from(limit)],
-                record,
-            )
+            db.at_one_moment(|| {
+                let sql = "SELECT number, digest FROM audit_begins";
+                let begins = db.first(sql, &[], |row| Ok((row.get(0)?, row.digest(1)?)))?;
+                Ok((begins.unwrap_or((0, AUDIT_BEGINS)), entries(db, after, limit)?))
+            })
         })
         .await
     }
+}
+
+fn entries(db: &Db<'_>, after: i64, limit: u32) -> Result<Vec<AuditRecord>> {
+    let sql = "SELECT number, at, actor, action, target, outcome, address, digest FROM audit
+               WHERE number > $1 ORDER BY number LIMIT $2";
+    db.all(sql, &[&after, &i64::from(limit)], record)
 }
 
 fn append(db: &Db<'_>, mut entry: AuditEntry) -> Result<()> {

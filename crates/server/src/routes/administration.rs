@@ -117,8 +117,7 @@ pub(crate) async fn audit(
     let after = after.map_err(wrong("after"))?;
     let limit = query.take("limit").map_or(Ok(PAGE_MAX), |text| text.parse());
     let limit = limit.map_err(wrong("limit"))?.min(PAGE_MAX);
-    let entries = app.store.audit_log(after, limit).await?;
-    let (number, digest) = app.store.audit_begins().await?;
+    let ((number, digest), entries) = app.store.audit_page(after, limit).await?;
     let begins = AuditBegins { number, digest: hex(&digest) };
     Ok(Answer(AuditLog { begins, entries: entries.into_iter().map(line).collect() }))
 }

@@ -224,10 +224,7 @@ async fn the_role_billing_reads_the_money_of_its_organisation_and_of_no_other() 
         (moved.len(), &moved[0]["owner"], &moved[0]["amount"]),
         (1, &json!(anns), &json!(700))
     );
-    let used = bob.get(&format!("{acme}/usage")).await.json(200);
-    let used = used["members"].as_array().unwrap().clone();
-    let anns_use = used.iter().find(|one| one["owner"] == json!(anns)).unwrap();
-    assert_eq!((used.len(), &anns_use["sandbox_count"]), (2, &json!(1)));
+    assert_eq!(counted(&bob, &format!("{acme}/usage"), &anns).await, (2, 1));
 
     for what in ["balance", "transactions", "usage"] {
         let path = format!("{acme}/{what}");
@@ -278,4 +275,19 @@ async fn the_audit_log_is_as_long_as_the_settings_say() {
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
     panic!("old entries are not removed");
+}
+
+/// How many members there are, and the sandboxes of one of them, once any are counted.
+async fn counted(client: &Client, path: &str, owner: &str) -> (usize, u64) {
+    for _ in 0..500 {
+        let used = client.get(path).await.json(200);
+        let members = used["members"].as_array().unwrap();
+        let one = members.iter().find(|one| one["owner"] == owner).unwrap();
+        let sandboxes = one["sandbox_count"].as_u64().unwrap();
+        if sandboxes > 0 {
+            return (members.len(), sandboxes);
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    panic!("{owner} has no sandbox in {path}");
 }
