@@ -81,7 +81,7 @@ impl Store {
                     &micros(record.expires_at),
                 ],
             )?;
-            count(&batch.db, &record.owner, record.created_at, (1, 0))
+            count(&batch.db, &record.owner, record.created_at)
         })
     }
 
@@ -159,14 +159,9 @@ impl Store {
         })
     }
 
-    /// Adds to its sums, and its tool calls to those of its owner's day. Tokens are counted for the day
-    /// where models are called.
-    pub fn count_session_use(
-        &self,
-        (id, owner): (SessionId, OwnerId),
-        at: Timestamp,
-        used: SessionUse,
-    ) -> Pending<()> {
+    /// Adds to its sums, as its agent tells them. Its owner's day is counted where models are called, by
+    /// `count_tokens`: that the agent cannot make up.
+    pub fn count_session_use(&self, id: SessionId, used: SessionUse) -> Pending<()> {
         let fence = self.1;
         self.0.writer.submit(move |batch| {
             lease::check(&batch.db, fence)?;
@@ -180,8 +175,8 @@ impl Store {
                     &bounded(used.tool_calls),
                     &id.to_string(),
                 ],
-            )?;
-            count(&batch.db, &owner, at, (0, bounded(used.tool_calls)))
+            )
+            .map(drop)
         })
     }
 
@@ -291,22 +286,13 @@ fn is_claimed(db: &Db<'_>, id: SessionId, now: Timestamp) -> Result<bool> {
     Ok(db.first(sql, &[&id.to_string(), &micros(now)], |_| Ok(()))?.is_some())
 }
 
-fn count(
-    db: &Db<'_>,
-    owner: &OwnerId,
-    at: Timestamp,
-    (sessions, tool_calls): (i64, i64),
-) -> Result<()> {
-    if (sessions, tool_calls) == (0, 0) {
-        return Ok(());
-    }
+/// One more session in its owner's day.
+fn count(db: &Db<'_>, owner: &OwnerId, at: Timestamp) -> Result<()> {
     execute(
         db,
-        "INSERT INTO token_days (owner, day, sessions, tool_calls) VALUES ($1, $2, $3, $4)
-         ON CONFLICT (owner, day) DO UPDATE SET
-           sessions = token_days.sessions + excluded.sessions,
-           tool_calls = token_days.tool_calls + excluded.tool_calls",
-        &[&owner.as_str(), &micros(at).div_euclid(DAY_USEC), &sessions, &tool_calls],
+        "INSERT INTO token_days (owner, day, sessions) VALUES ($1, $2, 1)
+         ON CONFLICT (owner, day) DO UPDATE SET sessions = token_days.sessions + 1",
+        &[&owner.as_str(), &micros(at).div_euclid(DAY_USEC)],
     )
     .map(drop)
 }

@@ -16,7 +16,6 @@ use std::time::Duration;
 
 use axum::body::{Body, BodyDataStream};
 use futures_util::{FutureExt as _, StreamExt as _};
-use jiff::Timestamp;
 use model::{EndReason, Phase, SandboxRef};
 use store::SessionUse;
 use tokio::time::{Instant, sleep, timeout};
@@ -205,9 +204,8 @@ async fn write(
     }
     appender.append(batch, &live.stop).await?;
     if used != SessionUse::default() {
-        let of = (live.id, live.caller.owner.clone());
         // It is written also if nobody waits for it.
-        drop(app.store.count_session_use(of, Timestamp::now(), used));
+        drop(app.store.count_session_use(live.id, used));
     }
     if turn_ended {
         save(app, live);
