@@ -198,6 +198,11 @@ impl Engine {
         self.core.require_room(&caller.owner, &self.quota(caller)).await
     }
 
+    /// As a create does; for who gives something up before it.
+    pub async fn require_credit(&self, caller: &Caller) -> Result<()> {
+        self.core.require_credit(caller).await
+    }
+
     /// What the caller may have.
     pub fn quota(&self, caller: &Caller) -> Quota {
         caller.quota.over(self.core.config.quota(caller.plan))

@@ -14,7 +14,6 @@ use crate::engine::later;
 use crate::machine::Ask;
 use crate::registry::Cell;
 use crate::sweep::report;
-use crate::{CancelReason, Notice};
 
 /// Sandboxes that are asked at once.
 const AT_ONCE: usize = 64;
@@ -72,8 +71,7 @@ async fn end_without_credit(core: &Core) {
             if !matches!(cell.phase(), Phase::Running | Phase::Paused) {
                 continue;
             }
-            cell.activity.notify(Notice::Cancel(CancelReason::CreditsExhausted));
-            // A full queue means that it is busy: the next minute asks again.
+            // It tells who is attached. A full queue means that it is busy: the next minute asks again.
             let _ = cell.queue.try_send(Ask::End(EndReason::CreditsExhausted));
         }
     }

@@ -89,7 +89,7 @@ async fn go_on(
     ttl_seconds: u64,
 ) -> Result<Resumed, ResumeError> {
     let id = record.id;
-    let launched = match bundles(app, caller, &record).await {
+    let launched = match allowed(app, caller, &record).await {
         Ok(values) => begin(app, caller, (record, &claim), (values, ttl_seconds)).await,
         Err(error) => Err(error),
     };
@@ -100,11 +100,13 @@ async fn go_on(
     Ok(resumed(app.store.session(id).await?.ok_or_else(none)?))
 }
 
-async fn bundles(
+/// What refuses it while it is as it was: without credit it would end for nothing.
+async fn allowed(
     app: &App,
     caller: &Caller,
     record: &SessionRecord,
 ) -> Result<Values, ResumeError> {
+    app.engine.require_credit(caller).await?;
     match create::values(app, caller, &record.spec).await {
         Ok(values) => Ok(values),
         Err(Error::NotFound { what: "secret bundle", id }) => Err(ResumeError::NoBundle(id)),

@@ -11,11 +11,11 @@ async fn balance(client: &Client) -> i64 {
     client.get("/v1/billing/balance").await.json(200)["credit_balance"].as_i64().unwrap()
 }
 
-async fn owner(client: &Client) -> String {
+pub(crate) async fn owner(client: &Client) -> String {
     client.get("/v1/usage").await.json(200)["tenant_id"].as_str().unwrap().to_owned()
 }
 
-async fn grant(server: &TestServer, owner: &str, cents: i64) -> Value {
+pub(crate) async fn grant(server: &TestServer, owner: &str, cents: i64) -> Value {
     let body = json!({ "owner": owner, "amount": cents, "description": "Pilot" });
     server.operator.post("/v1/admin/credits", &body).await.json(200)
 }

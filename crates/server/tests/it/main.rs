@@ -50,5 +50,6 @@ mod tls;
 mod tunnel;
 mod turns;
 mod usage;
+mod vendor;
 mod wire;
 mod workspaces;

@@ -1,94 +1,15 @@
-//! The model relay: what a program inside says, what the vendor hears, and what is counted. The vendor is
-//! a double that keeps what it was sent; the program's connection is what the driver would hand over.
+//! The model relay: what a program inside says, what the vendor hears, and what is counted.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
-use axum::body::{Body, Bytes};
-use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode};
-use axum::response::{IntoResponse, Response};
-use futures_util::{StreamExt, stream};
-use http_body_util::{BodyExt, Full};
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
+use axum::http::{HeaderValue, StatusCode};
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
 use tokio::time::{sleep, timeout};
-use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
-use crate::client::{Client, PATIENCE};
+use crate::client::PATIENCE;
 use crate::harness::{Setup, TestServer};
-
-/// What the vendor heard of one call.
-#[derive(Debug, Clone)]
-struct Heard {
-    target: String,
-    headers: HeaderMap,
-    body: Bytes,
-}
-
-/// As much of a vendor as is asked.
-struct Vendor {
-    origin: String,
-    heard: Arc<Mutex<Vec<Heard>>>,
-    _task: AbortOnDropHandle<()>,
-}
-
-impl Vendor {
-    async fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let origin = format!("http://{}", listener.local_addr().unwrap());
-        let heard: Arc<Mutex<Vec<Heard>>> = Arc::default();
-        let routes = Router::new().fallback(hear).with_state(Arc::clone(&heard));
-        let task = TaskTracker::new().spawn(async move {
-            axum::serve(listener, routes).await.unwrap();
-        });
-        Self { origin, heard, _task: AbortOnDropHandle::new(task) }
-    }
-
-    fn last(&self) -> Heard {
-        self.heard.lock().unwrap().last().cloned().unwrap()
-    }
-
-    fn count(&self) -> usize {
-        self.heard.lock().unwrap().len()
-    }
-}
-
-async fn hear(State(heard): State<Arc<Mutex<Vec<Heard>>>>, request: Request) -> Response {
-    let (parts, body) = request.into_parts();
-    let target = parts.uri.to_string();
-    let body = body.collect().await.unwrap().to_bytes();
-    heard.lock().unwrap().push(Heard { target: target.clone(), headers: parts.headers, body });
-    let usage = r#"{"type":"message","usage":{"input_tokens":11,"output_tokens":5}}"#;
-    if target.contains("/stream") {
-        let kind = [("content-type", "text/event-stream"), ("set-cookie", "a=b")];
-        let pieces =
-            ["data: {\"message\":{\"usage\":{\"input_tokens\":3,", "\"output_tokens\":1}}}\n\n"];
-        let pieces = stream::iter(pieces).then(async |piece| {
-            sleep(Duration::from_millis(5)).await;
-            Ok::<_, std::io::Error>(piece)
-        });
-        return (kind, Body::from_stream(pieces)).into_response();
-    }
-    if target.contains("/long") {
-        let block = |kind: &str, text: &str| json!({ "type": kind, "id": kind, "text": text });
-        let long = "x".repeat(3 << 20);
-        let blocks = [block("tool_use", ""), block("text", &long), block("tool_use", &long)];
-        let answer = json!({ "type": "message", "content": blocks,
-            "usage": { "input_tokens": 900, "output_tokens": 80 } });
-        return ([("content-type", "application/json")], answer.to_string()).into_response();
-    }
-    if target.contains("/moved") {
-        return (StatusCode::TEMPORARY_REDIRECT, [("location", "/elsewhere")]).into_response();
-    }
-    if target.contains("/slow") {
-        sleep(Duration::from_millis(700)).await;
-    }
-    ([("content-type", "application/json")], usage).into_response()
-}
+use crate::vendor::{Vendor, request, say, tokens};
 
 async fn start(vendor: &Vendor) -> TestServer {
     let allowed = format!("[llm]\nallowed_base_urls = '{}'", vendor.origin);
@@ -105,47 +26,6 @@ async fn sandbox(server: &TestServer, vendor: &Vendor) -> Value {
     let base = format!("{}/tenant-a", vendor.origin);
     let body = with_agent("claude", ("ANTHROPIC_BASE_URL", &base));
     server.operator.post("/v1/sandboxes", &body).await.json(201)
-}
-
-fn id(sandbox: &Value) -> model::SandboxId {
-    sandbox["id"].as_str().unwrap().parse().unwrap()
-}
-
-struct Said {
-    status: StatusCode,
-    headers: HeaderMap,
-    body: Bytes,
-}
-
-/// What a program in the sandbox does.
-async fn say(server: &TestServer, sandbox: &Value, request: hyper::Request<Full<Bytes>>) -> Said {
-    let stream = server.driver.connect_to_relay(id(sandbox)).await;
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
-    let _connection = AbortOnDropHandle::new(TaskTracker::new().spawn(async move {
-        let _ = connection.await;
-    }));
-    let answered = timeout(PATIENCE, sender.send_request(request)).await.unwrap().unwrap();
-    let (parts, body) = answered.into_parts();
-    let body = timeout(PATIENCE, body.collect()).await.unwrap().unwrap().to_bytes();
-    Said { status: parts.status, headers: parts.headers, body }
-}
-
-fn request(target: &str) -> hyper::Request<Full<Bytes>> {
-    hyper::Request::post(target)
-        .header("host", "198.19.255.254:4010")
-        .header("x-api-key", "bastide-relay")
-        .header("authorization", "Bearer bastide-relay")
-        .header("anthropic-version", "2023-06-01")
-        .header("connection", "x-hop")
-        .header("x-hop", "1")
-        .header("cookie", "c=d")
-        .body(Full::from("{\"model\":\"claude\"}"))
-        .unwrap()
-}
-
-async fn tokens(account: &Client) -> (u64, u64) {
-    let seen = account.get("/v1/dashboard/overview").await.json(200);
-    (seen["input_tokens"].as_u64().unwrap(), seen["output_tokens"].as_u64().unwrap())
 }
 
 #[tokio::test]

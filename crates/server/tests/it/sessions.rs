@@ -1,8 +1,10 @@
 //! Sessions against the real agent daemon with its mock agent, in the fake driver's sandboxes, over a real
 //! WebSocket.
 
+mod double;
 mod life;
 mod loss;
+mod metering;
 mod parts;
 mod resume;
 mod told;
