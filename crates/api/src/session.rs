@@ -175,9 +175,13 @@ fn lifetime(ttl_seconds: Option<u64>) -> Result<u64> {
 }
 
 /// `^[a-zA-Z0-9._-]{1,128}$`.
-fn check_model(model: &str) -> Result<()> {
+pub fn is_model(model: &str) -> bool {
     let good = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'.' | b'_' | b'-');
-    if model.is_empty() || model.len() > 128 || !model.bytes().all(good) {
+    !model.is_empty() && model.len() <= 128 && model.bytes().all(good)
+}
+
+fn check_model(model: &str) -> Result<()> {
+    if !is_model(model) {
         return Err(Error::invalid("llm.model", "must be 1 to 128 of a-z, A-Z, 0-9, . _ -"));
     }
     Ok(())

@@ -34,7 +34,7 @@ pub use code::{Code, Runtime};
 pub use flags::Flags;
 pub use layers::{Environment, Places, load};
 pub use listen::Listen;
-pub use llm::{Llm, Origins, PersistenceSettings};
+pub use llm::{DefaultModels, Llm, Origins, PersistenceSettings};
 pub use secrets::{SecretPlace, Secrets};
 pub use workspaces::Workspaces;
 

@@ -335,7 +335,7 @@ impl Server {
             tasks: self.tasks.clone(),
             turns: Turns::default(),
             oneshots: Watched::default(),
-            sessions: Sessions::default(),
+            sessions: Sessions::new(self.config.llm.default_models.clone()),
             rt: self.rt.clone(),
             code: CodeMode::new(&self.config, &self.address, self.door.part.inside())?,
             log_level: self.config.log.level.clone(),

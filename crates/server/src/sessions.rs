@@ -40,6 +40,7 @@ use tokio::time::{Duration, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::app::App;
+use crate::config::DefaultModels;
 pub(crate) use crate::sessions::pick_up::find_again;
 pub(crate) use crate::sessions::resume::ResumeError;
 
@@ -60,6 +61,7 @@ pub(crate) struct Sessions {
     known: CancellationToken,
     /// Grows with every session that comes.
     came: watch::Sender<u64>,
+    default_models: DefaultModels,
 }
 
 /// One of them.
@@ -120,6 +122,10 @@ pub(crate) struct Page {
 }
 
 impl Sessions {
+    pub(crate) fn new(default_models: DefaultModels) -> Self {
+        Self { default_models, ..Self::default() }
+    }
+
     /// Answers when the agent is ready.
     pub(crate) async fn create(
         app: &App,

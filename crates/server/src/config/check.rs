@@ -83,6 +83,7 @@ impl Config {
         self.check_workspaces()?;
         self.check_billing()?;
         self.check_code()?;
+        self.llm.default_models.check()?;
         self.check_pools()
     }
 

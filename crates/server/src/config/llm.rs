@@ -1,7 +1,11 @@
-//! Where models, and backends that keep conversations, may be beside HTTPS at public addresses.
+//! Which models sessions have, and where models, and backends that keep conversations, may be beside HTTPS at
+//! public addresses.
 
 use std::fmt;
 
+use anyhow::ensure;
+use api::session::is_model;
+use model::Vendor;
 use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use url::{Origin, Url};
@@ -10,6 +14,17 @@ use url::{Origin, Url};
 #[serde(deny_unknown_fields, default)]
 pub struct Llm {
     pub allowed_base_urls: Origins,
+    pub default_models: DefaultModels,
+}
+
+/// Of sessions that name none; what is left out stays as it is here.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DefaultModels {
+    pub anthropic: String,
+    pub openai: String,
+    pub google: String,
+    pub deepseek: String,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,6 +36,38 @@ pub struct PersistenceSettings {
 /// `"http://10.20.0.9:4000"`, several with commas, or an array of such.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Origins(pub Vec<Origin>);
+
+impl Default for DefaultModels {
+    fn default() -> Self {
+        Self {
+            anthropic: "claude-sonnet-4-5".into(),
+            openai: "gpt-5".into(),
+            google: "gemini-2.5-pro".into(),
+            deepseek: "deepseek-chat".into(),
+        }
+    }
+}
+
+impl DefaultModels {
+    pub(crate) fn of(&self, vendor: Vendor) -> &str {
+        match vendor {
+            Vendor::Anthropic => &self.anthropic,
+            Vendor::OpenAi => &self.openai,
+            Vendor::Google => &self.google,
+            Vendor::DeepSeek => &self.deepseek,
+        }
+    }
+
+    /// What no session could ask for is no default either.
+    pub(super) fn check(&self) -> anyhow::Result<()> {
+        for vendor in [Vendor::Anthropic, Vendor::OpenAi, Vendor::Google, Vendor::DeepSeek] {
+            let (name, model) = (vendor.as_str(), self.of(vendor));
+            let detail = "must be 1 to 128 of a-z, A-Z, 0-9, . _ -";
+            ensure!(is_model(model), "llm.default_models.{name}: {detail}: {model:?}");
+        }
+        Ok(())
+    }
+}
 
 impl Origins {
     /// Whether a URL is at one of them: the same scheme, host and port, whatever its path.

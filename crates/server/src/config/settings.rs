@@ -320,6 +320,12 @@ const FIRST: &[Setting] = &[
         "none: HTTPS at public addresses only",
         "Origins where models may be beside those (`http://10.20.0.9:4000`), for gateways inside a network; several with commas (in the file also an array)",
     ),
+    value(
+        "llm.default_models",
+        "TABLE",
+        "`claude-sonnet-4-5`, `gpt-5`, `gemini-2.5-pro`, `deepseek-chat`",
+        "Of sessions that name no model, by vendor: `anthropic`, `openai`, `google` and `deepseek`; one that is left out stays",
+    ),
     text(
         "persistence.allowed_urls",
         "URLS",

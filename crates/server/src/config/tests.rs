@@ -74,6 +74,20 @@ fn nested_settings_come_from_every_layer() {
 }
 
 #[test]
+fn a_default_model_that_is_left_out_stays_and_one_that_can_be_none_is_refused() {
+    let table = "{ google = 'gemini-3' }";
+    let given = Given { file: "", variables: &[("BASTIDE_LLM_DEFAULT_MODELS", table)], flags: &[] };
+    let models = loaded(&given).unwrap().llm.default_models;
+    let as_it_was = super::DefaultModels::default();
+    assert_eq!(models, super::DefaultModels { google: "gemini-3".into(), ..as_it_was });
+    refused(
+        &file("[llm.default_models]\nopenai = 'two words'"),
+        &["llm.default_models.openai", "two words"],
+    );
+    refused(&file("[llm.default_models]\nmistral = 'x'"), &["llm.default_models.mistral"]);
+}
+
+#[test]
 fn unknown_settings_are_named() {
     refused(&file("lisen = '127.0.0.1:1'"), &["lisen", "unknown field", "bastide.toml"]);
     refused(&file("[log]\ncolour = 1"), &["log.colour", "unknown field"]);

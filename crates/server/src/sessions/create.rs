@@ -12,7 +12,7 @@ use engine::Caller;
 use jiff::Timestamp;
 use model::{
     AgentSpec, Clocks, Error, NewAgent, NewSandbox, Result, SandboxRef, SecretText, SessionId,
-    SessionSpec, SessionStatus, Source, Vendor,
+    SessionSpec, SessionStatus, Source,
 };
 use serde_json::json;
 use store::SessionRecord;
@@ -21,6 +21,7 @@ use super::daemon::{self, Past};
 use super::end::gone;
 use super::{Live, Started, pump};
 use crate::app::App;
+use crate::config::DefaultModels;
 use crate::order::{ModelAccess, Order};
 
 /// The universal name of a model's key in bundles.
@@ -36,7 +37,7 @@ pub(super) async fn create(app: &App, caller: &Caller, wanted: CheckedSession) -
     if let Some(url) = &wanted.base_url {
         app.upstream.check("llm.base_url", url).await?;
     }
-    let (spec, ttl_seconds) = spec(wanted)?;
+    let (spec, ttl_seconds) = spec(wanted, &app.sessions.default_models)?;
     let values = values(app, caller, &spec).await?;
     let record = new_record(caller, spec, ttl_seconds)?;
     let (app, caller) = (Arc::clone(app), caller.clone());
@@ -191,7 +192,7 @@ fn sandbox(app: &App, record: &SessionRecord, values: &Values) -> Result<NewSand
     })
 }
 
-fn spec(wanted: CheckedSession) -> Result<(SessionSpec, u64)> {
+fn spec(wanted: CheckedSession, default_models: &DefaultModels) -> Result<(SessionSpec, u64)> {
     if let Some(version) = &wanted.agent_version
         && version != "latest"
         && version != env!("CARGO_PKG_VERSION")
@@ -207,7 +208,7 @@ fn spec(wanted: CheckedSession) -> Result<(SessionSpec, u64)> {
         agent_version: wanted.agent_version,
         template: wanted.template.to_owned(),
         vendor,
-        model: Some(wanted.model.unwrap_or_else(|| default_model(vendor).to_owned())),
+        model: Some(wanted.model.unwrap_or_else(|| default_models.of(vendor).to_owned())),
         base_url: wanted.base_url.map(String::from),
         bundles: wanted.secrets,
         app_id: wanted.app_id,
@@ -217,16 +218,6 @@ fn spec(wanted: CheckedSession) -> Result<(SessionSpec, u64)> {
         forked_from: None,
     };
     Ok((spec, wanted.ttl_seconds))
-}
-
-/// Of a session that names none.
-fn default_model(vendor: Vendor) -> &'static str {
-    match vendor {
-        Vendor::Anthropic => "claude-sonnet-4-5",
-        Vendor::OpenAi => "gpt-5",
-        Vendor::Google => "gemini-2.5-pro",
-        Vendor::DeepSeek => "deepseek-chat",
-    }
 }
 
 fn whole(at: Timestamp) -> Result<Timestamp> {

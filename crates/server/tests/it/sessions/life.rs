@@ -77,6 +77,27 @@ async fn a_session_is_made_spoken_to_read_and_deleted() {
 }
 
 #[tokio::test]
+async fn a_session_that_names_no_model_has_the_one_of_the_settings() {
+    let daemon = Daemon::start().await;
+    let setup = Setup::with("[llm.default_models]\nopenai = 'gpt-ours'\n");
+    setup.pools[0].0.set_agents(daemon.port);
+    let server = setup.start().await;
+    let ann = server.tenant("ann").await;
+    for (llm, expected) in [
+        (json!({ "vendor": "openai" }), "gpt-ours"),
+        (json!({ "vendor": "openai", "model": "gpt-theirs" }), "gpt-theirs"),
+        (json!({ "vendor": "anthropic" }), "claude-sonnet-4-5"),
+    ] {
+        let mut body = wanted("usr_ann");
+        body["llm"] = llm;
+        let made = Made::new(&ann, &body).await;
+        assert_eq!(ann.get(&made.path()).await.json(200)["llm"]["model"], expected);
+    }
+    server.stop().await;
+    daemon.stop().await;
+}
+
+#[tokio::test]
 async fn what_cannot_be_made_leaves_nothing() {
     let daemon = Daemon::start().await;
     let server = server(&daemon).await;
