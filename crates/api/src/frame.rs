@@ -3,8 +3,12 @@
 //!
 //! A control frame has no sequence, is in no log, and is never repeated.
 
+use std::fmt;
+
 use model::{Error, Result};
-use serde::{Deserialize, Serialize};
+use serde::de::{Error as _, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use crate::cancel::CancelReason;
@@ -13,9 +17,13 @@ use crate::json;
 /// Of an `exec`'s own id.
 const EXEC_ID_BYTES_MAX: usize = 128;
 
-/// Unknown types and fields are refused with an error frame, not with a close.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, ToSchema)]
-#[serde(tag = "type", deny_unknown_fields)]
+/// Of what is said of a frame that was not taken: it may repeat some of it.
+const DETAIL_CHARS_MAX: usize = 500;
+
+/// Unknown types and fields are refused with an error frame, not with a close. The type is the field `type`, which
+/// [`ClientFrame::parse`] reads: serde, told so, would forget where in the frame a mistake is.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub enum ClientFrame {
     /// Sets the agent to work; during a turn it waits for the end of that.
     #[serde(rename = "message")]
@@ -28,7 +36,7 @@ pub enum ClientFrame {
     QuestionReject { question_id: String },
     /// Ends the turn; the session goes on.
     #[serde(rename = "interrupt")]
-    Interrupt,
+    Interrupt {},
     /// A command in the sandbox, answered by `stdout`, `stderr` and `exit` frames with the same `id`.
     #[serde(rename = "exec")]
     Exec {
@@ -61,8 +69,13 @@ pub enum ClientFrame {
         clicks: i32,
     },
     #[serde(rename = "screenshot")]
-    Screenshot,
+    Screenshot {},
 }
+
+/// An object of which no field is there twice.
+struct Fields(Map<String, Value>);
+
+struct FieldsVisitor;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -143,9 +156,21 @@ impl PermissionReply {
 }
 
 impl ClientFrame {
-    /// One text frame.
+    /// One text frame. A mistake is `Invalid` with the field that has it.
     pub fn parse(text: &str) -> Result<Self> {
-        let frame: Self = json::parse(text.as_bytes())?;
+        let Fields(mut fields) = json::parse(text.as_bytes())?;
+        let kind = match fields.remove("type") {
+            Some(Value::String(kind)) => kind,
+            Some(_) => return Err(Error::invalid("type", "must be a string")),
+            None => return Err(Error::invalid("type", "missing field `type`")),
+        };
+        let tagged = Map::from_iter([(kind.clone(), Value::Object(fields))]);
+        let frame: Self = json::from_value("", tagged.into()).map_err(|error| match error {
+            Error::Invalid { field, detail } => {
+                Error::Invalid { field: field_of(&kind, &field, &detail), detail }
+            }
+            other => other,
+        })?;
         frame.check()?;
         Ok(frame)
     }
@@ -169,14 +194,48 @@ impl ClientFrame {
                 filled("command", command)
             }
             Self::PressKey { key } => filled("key", key),
-            Self::Interrupt
+            Self::Interrupt {}
             | Self::From { .. }
             | Self::MouseMove { .. }
             | Self::MouseClick { .. }
             | Self::KeyboardType { .. }
             | Self::Scroll { .. }
-            | Self::Screenshot => Ok(()),
+            | Self::Screenshot {} => Ok(()),
         }
+    }
+}
+
+/// In a frame of that type, which serde counts as a part of the path.
+fn field_of(kind: &str, path: &str, detail: &str) -> String {
+    if let Some(unknown) = json::quoted_after(detail, "unknown field `") {
+        return unknown.to_owned();
+    }
+    let inside = path.strip_prefix(kind).and_then(|rest| rest.strip_prefix('.'));
+    inside.unwrap_or("type").to_owned()
+}
+
+impl<'de> Deserialize<'de> for Fields {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        deserializer.deserialize_map(FieldsVisitor)
+    }
+}
+
+impl<'de> Visitor<'de> for FieldsVisitor {
+    type Value = Fields;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Fields, A::Error> {
+        let mut fields = Map::new();
+        while let Some(name) = map.next_key::<String>()? {
+            if fields.contains_key(&name) {
+                return Err(A::Error::custom(format!("duplicate field `{name}`")));
+            }
+            fields.insert(name, map.next_value()?);
+        }
+        Ok(Fields(fields))
     }
 }
 
@@ -187,7 +246,12 @@ impl ControlFrame {
 
     /// That answers the `exec` of this id.
     pub fn error_of(code: FrameError, detail: impl Into<String>, id: Option<String>) -> Self {
-        Self::System(SystemFrame::Error { code, detail: detail.into(), id })
+        let mut detail = detail.into();
+        if let Some((end, _)) = detail.char_indices().nth(DETAIL_CHARS_MAX) {
+            detail.truncate(end);
+            detail.push('…');
+        }
+        Self::System(SystemFrame::Error { code, detail, id })
     }
 
     /// As it is sent.

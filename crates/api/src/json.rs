@@ -54,7 +54,7 @@ fn refusal(parent: &str, path: &str, error: &serde_json::Error) -> Error {
     Error::invalid(field, text)
 }
 
-fn quoted_after<'a>(text: &'a str, lead: &str) -> Option<&'a str> {
+pub(crate) fn quoted_after<'a>(text: &'a str, lead: &str) -> Option<&'a str> {
     let (_, rest) = text.split_once(lead)?;
     rest.split_once('`').map(|(name, _)| name)
 }

@@ -36,7 +36,7 @@ fn every_frame_of_a_client_is_read() {
             json!({"type": "question.reject", "question_id": "q"}),
             ClientFrame::QuestionReject { question_id: text("q") },
         ),
-        (json!({"type": "interrupt"}), ClientFrame::Interrupt),
+        (json!({"type": "interrupt"}), ClientFrame::Interrupt {}),
         (
             json!({"type": "exec", "command": "ls -la"}),
             ClientFrame::Exec { command: text("ls -la"), id: None },
@@ -81,6 +81,94 @@ fn what_is_no_frame_is_refused_with_a_reason() {
     refused(&long, "at most 128 bytes");
     // Deeper than anything that is read.
     refused(&format!("{{\"answers\":{}", "[".repeat(1000)), "recursion limit");
+}
+
+/// Every frame without a mistake.
+const GOOD: &[&str] = &[
+    r#"{"type":"message","message":"hi"}"#,
+    r#"{"type":"permission.reply","permission_id":"p","reply":"once"}"#,
+    r#"{"type":"question.reply","question_id":"q","answers":[["a"],[]]}"#,
+    r#"{"type":"question.reject","question_id":"q"}"#,
+    r#"{"type":"interrupt"}"#,
+    r#"{"type":"exec","command":"ls","id":"7"}"#,
+    r#"{"type":"from","sequence":4}"#,
+    r#"{"type":"mouse_move","x":1,"y":2}"#,
+    r#"{"type":"mouse_click","x":1,"y":2,"button":3}"#,
+    r#"{"type":"keyboard_type","text":"a"}"#,
+    r#"{"type":"press_key","key":"Return"}"#,
+    r#"{"type":"scroll","x":1,"y":2,"clicks":-3}"#,
+    r#"{"type":"screenshot"}"#,
+];
+
+#[track_caller]
+fn names(frame: &str, field: &str) {
+    match ClientFrame::parse(frame).unwrap_err() {
+        Error::Invalid { field: named, detail } => assert_eq!(named, field, "{frame}: {detail}"),
+        other => panic!("{frame}: {other}"),
+    }
+}
+
+/// Each frame, with each mistake that one can make in each field.
+#[test]
+fn a_mistake_is_named_by_its_field_in_every_frame() {
+    for text in GOOD {
+        let good: Value = serde_json::from_str(text).unwrap();
+        taken(&good);
+        let kind = good["type"].as_str().unwrap();
+        for unknown in ["surprise", "x_", "message_", "typ", kind] {
+            if good.get(unknown).is_none() {
+                let mut bad = good.clone();
+                bad[unknown] = json!(1);
+                names(&bad.to_string(), unknown);
+            }
+        }
+        for field in good.as_object().unwrap().keys() {
+            for wrong in [json!({}), json!(true), json!([7]), json!(1.5)] {
+                let inside = if wrong.is_array() && field == "answers" { "[0]" } else { "" };
+                let mut bad = good.clone();
+                bad[field] = wrong;
+                names(&bad.to_string(), &format!("{field}{inside}"));
+            }
+            let mut without = good.clone();
+            without.as_object_mut().unwrap().remove(field);
+            match field.as_str() {
+                "id" | "button" => drop(taken(&without)),
+                field => names(&without.to_string(), field),
+            }
+            let begin = text.strip_suffix('}').unwrap();
+            names(&format!("{begin},\"{field}\":{}}}", good[field]), field);
+        }
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_value_is_said_where_it_is() {
+    names(r#"{"type":"dance"}"#, "type");
+    names(r#"{"type":"Message","message":"hi"}"#, "type");
+    names(r#"{"type":"","message":"hi"}"#, "type");
+    names(r#"{"type":"permission.reply","permission_id":"p","reply":"yes"}"#, "reply");
+    names(r#"{"type":"question.reply","question_id":"q","answers":[[],[7]]}"#, "answers[1][0]");
+    names(r#"{"type":"mouse_move","x":-1,"y":2}"#, "x");
+    names(r#"{"type":"mouse_move","x":4294967296,"y":2}"#, "x");
+    names(r#"{"type":"mouse_click","x":1,"y":2,"button":256}"#, "button");
+    names(r#"{"type":"message","message":" "}"#, "message");
+    for none in ["", "{", "[]", "7", "null", "{}{}"] {
+        names(none, "body");
+    }
+}
+
+#[test]
+fn an_error_repeats_no_more_than_a_part_of_a_frame() {
+    let long = "é".repeat(100_000);
+    for bad in [
+        json!({ "type": long }),
+        json!({ "type": "from", "sequence": long }),
+        json!({ "type": "interrupt", long.as_str(): 1 }),
+    ] {
+        let error = ClientFrame::parse(&bad.to_string()).unwrap_err().to_string();
+        let text = ControlFrame::error(FrameError::InvalidFrame, error).text();
+        assert!(text.len() < 2000, "{}", text.len());
+    }
 }
 
 #[test]

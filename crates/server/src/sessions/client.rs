@@ -110,19 +110,20 @@ impl Attached {
                 turns::watch(app, &live.caller, &SandboxRef::Id(live.sandbox));
             }
             ClientFrame::PermissionReply { permission_id, reply } => {
-                let path = format!("permissions/{}/reply", segment(permission_id)?);
+                let path =
+                    format!("permissions/{}/reply", segment("permission_id", permission_id)?);
                 let body = json!({ "reply": reply.as_str() });
                 daemon::tell(app, live, &path, body).await?;
             }
             ClientFrame::QuestionReply { question_id, answers } => {
-                let path = format!("questions/{}/reply", segment(question_id)?);
+                let path = format!("questions/{}/reply", segment("question_id", question_id)?);
                 daemon::tell(app, live, &path, json!({ "answers": answers })).await?;
             }
             ClientFrame::QuestionReject { question_id } => {
-                let path = format!("questions/{}/reject", segment(question_id)?);
+                let path = format!("questions/{}/reject", segment("question_id", question_id)?);
                 daemon::tell(app, live, &path, Value::Null).await?;
             }
-            ClientFrame::Interrupt => daemon::tell(app, live, "interrupt", Value::Null).await?,
+            ClientFrame::Interrupt {} => daemon::tell(app, live, "interrupt", Value::Null).await?,
             ClientFrame::Exec { command, id } => self.hold.exec(command, id.clone()).await?,
             ClientFrame::From { .. } => {
                 return Err(Error::invalid("type", "from can be the first frame only"));
@@ -132,7 +133,7 @@ impl Attached {
             | ClientFrame::KeyboardType { .. }
             | ClientFrame::PressKey { .. }
             | ClientFrame::Scroll { .. }
-            | ClientFrame::Screenshot => display::input(app, live, &frame).await?,
+            | ClientFrame::Screenshot {} => display::input(app, live, &frame).await?,
         }
         Ok(())
     }
@@ -238,9 +239,9 @@ impl Drop for Hold {
 }
 
 /// An id as one segment of a path.
-fn segment(id: &str) -> Result<String> {
+fn segment(field: &str, id: &str) -> Result<String> {
     if id.is_empty() || id.len() > ID_CHARS_MAX {
-        return Err(Error::invalid("id", format!("must be 1 to {ID_CHARS_MAX} bytes")));
+        return Err(Error::invalid(field, format!("must be 1 to {ID_CHARS_MAX} bytes")));
     }
     let byte = |byte: u8| match byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => char::from(byte).to_string(),

@@ -26,7 +26,7 @@ pub(super) async fn input(app: &App, live: &Live, frame: &ClientFrame) -> Result
     if live.spec.template != TEMPLATE {
         return Err(Error::invalid("type", "only a session with the template cua has a display"));
     }
-    if matches!(frame, ClientFrame::Screenshot) {
+    if matches!(frame, ClientFrame::Screenshot {}) {
         let shot = ["import", "-silent", "-window", "root", "png:-"];
         let outcome = run(app, live, shot.map(str::to_owned).into()).await?;
         live.signal(Signal::Binary(outcome)).await;

@@ -264,7 +264,7 @@ impl Client {
         match message {
             Some(Ok(Message::Text(text))) => Ok(Some(text)),
             Some(Ok(Message::Binary(_))) => {
-                let detail = "binary frames are the server's; send JSON in text frames";
+                let detail = "body: binary frames are the server's; send JSON in text frames";
                 self.tell(FrameError::InvalidFrame, detail.into(), None).await?;
                 Ok(None)
             }

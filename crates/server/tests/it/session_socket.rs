@@ -212,14 +212,22 @@ async fn a_bad_frame_is_answered_and_the_connection_goes_on() {
     let made = session(&ann, "ann").await;
     let mut talk = Talk::with(&made).await;
     talk.until(says(PROMPT)).await;
-    for bad in
-        ["", "{", "[]", "7", "{\"type\":\"dance\"}", "{\"type\":\"message\"}", "\u{0}\u{ffff}"]
-    {
+    for (bad, field) in [
+        ("", "body"),
+        ("[]", "body"),
+        ("\u{0}\u{ffff}", "body"),
+        (r#"{"type":"dance"}"#, "type"),
+        (r#"{"type":"message"}"#, "message"),
+        (r#"{"type":"message","message":"a","as":"root"}"#, "as"),
+        (r#"{"type":"interrupt","hard":true}"#, "hard"),
+        (r#"{"type":"question.reply","question_id":"q","answers":["a"]}"#, "answers[0]"),
+    ] {
         talk.say_text(bad).await;
         let told = talk.control().await;
         assert_eq!((&told["type"], &told["event"]), (&json!("system"), &json!("error")), "{bad}");
         assert_eq!(told["code"], "invalid_frame");
-        assert!(!told["detail"].as_str().unwrap().is_empty());
+        let detail = told["detail"].as_str().unwrap();
+        assert!(detail.starts_with(&format!("{field}: ")), "{bad}: {detail}");
     }
     talk.0.send(Message::binary(vec![0xff; 100])).await.unwrap();
     assert_eq!(talk.control().await["code"], "invalid_frame");
