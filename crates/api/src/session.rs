@@ -15,7 +15,7 @@ use utoipa::ToSchema;
 pub use self::answer::{
     ForkPoint, ForkSession, ForkedFrom, LoggedEvents, ResumeSession, ResumedFrom, Session,
     SessionCreated, SessionDeleted, SessionForked, SessionResumed, SessionUsage, Sessions,
-    ShownAgent, ShownApp, ShownModel,
+    SessionsQuery, ShownAgent, ShownApp, ShownModel,
 };
 use crate::agent::{self, AppJson, CapabilitySet, check_slug};
 use crate::json;

@@ -25,6 +25,8 @@ use crate::failure::Failure;
 use crate::out;
 
 const SESSIONS: &str = "/v1/sessions";
+/// Asked for at once.
+const PAGE: usize = 1000;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -172,9 +174,20 @@ async fn stay_with(
 }
 
 async fn list(client: &Client, json: bool) -> Result<ExitCode, Failure> {
-    let list: Sessions = client.json(Method::GET, SESSIONS, None).await?;
+    let mut sessions = Vec::new();
+    let mut token: Option<String> = None;
+    loop {
+        let after = token.map(|token| format!("&token={token}")).unwrap_or_default();
+        let path = format!("{SESSIONS}?limit={PAGE}{after}");
+        let page: Sessions = client.json(Method::GET, &path, None).await?;
+        sessions.extend(page.sessions);
+        token = page.next_token;
+        if token.is_none() {
+            break;
+        }
+    }
     if json {
-        out::json(&list)?;
+        out::json(&Sessions { sessions, next_token: None })?;
         return Ok(ExitCode::SUCCESS);
     }
     let row = |one: Session| {
@@ -189,7 +202,7 @@ async fn list(client: &Client, json: bool) -> Result<ExitCode, Failure> {
             one.reason.unwrap_or_default(),
         ]
     };
-    let rows = list.sessions.into_iter().map(row).collect();
+    let rows = sessions.into_iter().map(row).collect();
     out::table(&["SESSION", "STATUS", "AGENT", "MODEL", "TOKENS", "CREATED", "REASON"], rows);
     Ok(ExitCode::SUCCESS)
 }

@@ -30,7 +30,7 @@ use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use api::session::CheckedSession;
+use api::session::{CheckedSession, SessionsQuery};
 use bytes::Bytes;
 use engine::Caller;
 use model::{BundleName, Error, Result, SandboxId, SandboxRef, SessionId, SessionSpec};
@@ -44,7 +44,7 @@ use crate::config::DefaultModels;
 pub(crate) use crate::sessions::pick_up::find_again;
 pub(crate) use crate::sessions::resume::ResumeError;
 
-/// Sessions of one list.
+/// Sessions that are looked through at a time.
 const LIST_MAX: u32 = 1000;
 /// Of one page of a log.
 const PAGE_BYTES_MAX: u64 = 1 << 20;
@@ -150,9 +150,17 @@ impl Sessions {
         resume::resume(app, caller, id, ttl_seconds).await
     }
 
-    /// The caller's, newest first.
-    pub(crate) async fn list(app: &App, caller: &Caller) -> Result<Vec<SessionRecord>> {
-        app.store.sessions(&caller.owner, None, LIST_MAX).await
+    /// A page of the caller's, newest first, and whether there are more.
+    pub(crate) async fn list(
+        app: &App,
+        caller: &Caller,
+        asked: SessionsQuery,
+    ) -> Result<(Vec<SessionRecord>, bool)> {
+        let limit = asked.limit.saturating_add(1);
+        let mut page = app.store.sessions(&caller.owner, asked.before, limit).await?;
+        let more = page.len() as u64 > u64::from(asked.limit);
+        page.truncate(asked.limit as usize);
+        Ok((page, more))
     }
 
     pub(crate) async fn get(app: &App, caller: &Caller, id: SessionId) -> Result<SessionRecord> {

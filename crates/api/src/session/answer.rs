@@ -1,12 +1,16 @@
 //! What the routes of sessions take besides a create, and what they answer.
 
 use jiff::Timestamp;
-use model::{Error, Result};
+use model::{Error, Result, SessionId};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::lifetime;
+use crate::query::Query;
+
+/// Sessions of one page.
+const PAGE_MAX: u32 = 1000;
 
 /// A session that runs, and the way to it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -199,10 +203,34 @@ pub struct ForkPoint {
     pub at: u64,
 }
 
-/// Yours, the newest first.
+/// A page of yours, the newest first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Sessions {
     pub sessions: Vec<Session>,
+    /// For `token` of the next call; absent when there are no more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_token: Option<String>,
+}
+
+/// Which sessions are asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SessionsQuery {
+    pub limit: u32,
+    /// Older ones than this, which the page before ended with.
+    pub before: Option<SessionId>,
+}
+
+impl SessionsQuery {
+    pub fn parse(query: Option<&str>) -> Result<Self> {
+        let mut query = Query::parse(query, &["limit", "token"])?;
+        let limit = query.whole("limit")?.unwrap_or(u64::from(PAGE_MAX));
+        if limit == 0 {
+            return Err(Error::invalid("limit", "must be at least 1"));
+        }
+        let wrong = |_| Error::invalid("token", "not one of ours; begin without it");
+        let before = query.take("token").map(|token| token.parse().map_err(wrong)).transpose()?;
+        Ok(Self { limit: u32::try_from(limit).unwrap_or(PAGE_MAX).min(PAGE_MAX), before })
+    }
 }
 
 /// A piece of a session's log.

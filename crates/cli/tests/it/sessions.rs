@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use driver::fake::FakeDriver;
 use engine::{Engine, EngineConfig, Pool};
+use model::{SessionId, SessionStatus};
 use server::Config;
-use store::Store;
+use store::{SessionRecord, Store};
 use tokio::net::TcpListener;
 use tokio::process::Command;
 use tokio::time::timeout;
@@ -131,5 +132,24 @@ async fn a_session_is_started_talked_to_read_forked_resumed_and_deleted() {
     assert_eq!(gone.status.code(), Some(1));
     let told = String::from_utf8_lossy(&gone.stderr);
     assert!(told.contains("error: no such session"), "{told}");
+    place.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_has_all_of_them_however_many_pages_that_takes() {
+    let place = Place::start().await;
+    let id = place.says(&["start", "--agent", "mock", "--detach"]).await;
+    let store = Store::open(&place.dir.path().join("bastide.db")).unwrap();
+    let one = store.session(id.trim().parse().unwrap()).await.unwrap().unwrap();
+    let ended = SessionRecord { status: SessionStatus::Completed, sandbox: None, ..one };
+    let write =
+        |_| store.create_session(SessionRecord { id: SessionId::generate(), ..ended.clone() });
+    let written: Vec<_> = (0..1000).map(write).collect();
+    for one in written {
+        one.await.unwrap();
+    }
+    let list: serde_json::Value =
+        serde_json::from_str(&place.says(&["list", "--json"]).await).unwrap();
+    assert_eq!(list["sessions"].as_array().unwrap().len(), 1001);
     place.end().await;
 }

@@ -3,7 +3,7 @@
 use api::session::{
     CreateSession, ForkPoint, ForkSession, ForkedFrom, ResumeSession, ResumedFrom, Session,
     SessionCreated, SessionDeleted, SessionForked, SessionResumed, SessionUsage, Sessions as Shown,
-    ShownAgent, ShownApp, ShownModel,
+    SessionsQuery, ShownAgent, ShownApp, ShownModel,
 };
 use axum::Json as Answer;
 use axum::extract::{Extension, State};
@@ -20,7 +20,7 @@ use crate::auth::Who;
 use crate::body::{Json, OptionalJson};
 use crate::refusal::{Refusal, SessionTrouble};
 use crate::sessions::{ResumeError, Sessions, Started};
-use crate::target::{NoQuery, SessionTarget};
+use crate::target::{NoQuery, RawQuery, SessionTarget};
 
 /// Characters of an id that the audit log keeps.
 const AUDITED_MAX: usize = 128;
@@ -141,18 +141,27 @@ pub(crate) async fn token(
 
 /// List your sessions
 ///
-/// The newest first, also those that do not run.
+/// The newest first, also those that do not run, a page at a time.
 #[utoipa::path(
     get, path = "/v1/sessions", tag = "Sessions", operation_id = "list_sessions",
-    responses((status = 200, description = "All of them", body = Shown))
+    params(
+        ("limit" = Option<u64>, Query, description = "At most 1000, the default"),
+        ("token" = Option<String>, Query, description = "`next_token` of the page before"),
+    ),
+    responses(
+        (status = 200, description = "A page", body = Shown),
+        (status = 400, description = "A wrong limit or token"),
+    )
 )]
 pub(crate) async fn list(
     State(app): State<App>,
     Who(caller): Who,
-    _none: NoQuery,
+    RawQuery(query): RawQuery,
 ) -> Result<Answer<Shown>, Refusal> {
-    let sessions = Sessions::list(&app, &caller).await?;
-    Ok(Answer(Shown { sessions: sessions.into_iter().map(shown).collect() }))
+    let asked = SessionsQuery::parse(query.as_deref())?;
+    let (sessions, more) = Sessions::list(&app, &caller, asked).await?;
+    let next_token = sessions.last().filter(|_| more).map(|last| last.id.to_string());
+    Ok(Answer(Shown { sessions: sessions.into_iter().map(shown).collect(), next_token }))
 }
 
 /// Get one session

@@ -98,6 +98,38 @@ async fn a_session_that_names_no_model_has_the_one_of_the_settings() {
 }
 
 #[tokio::test]
+async fn a_list_is_read_a_page_at_a_time_the_newest_first() {
+    let daemon = Daemon::start().await;
+    let server = server(&daemon).await;
+    let (ann, bob) = (server.tenant("ann").await, server.tenant("bob").await);
+    let mut made = Vec::new();
+    for _ in 0..3 {
+        made.insert(0, Made::new(&ann, &wanted("usr_ann")).await.id);
+    }
+    Made::new(&bob, &wanted("usr_bob")).await;
+    let ids = |page: &serde_json::Value| -> Vec<String> {
+        let sessions = page["sessions"].as_array().unwrap().iter();
+        sessions.map(|one| one["chat_session_id"].as_str().unwrap().to_owned()).collect()
+    };
+    let all = ann.get("/v1/sessions").await.json(200);
+    assert_eq!((ids(&all), all.get("next_token")), (made.clone(), None));
+    let first = ann.get("/v1/sessions?limit=2").await.json(200);
+    assert_eq!(ids(&first), made[..2]);
+    let token = first["next_token"].as_str().unwrap();
+    let rest = ann.get(&format!("/v1/sessions?limit=2&token={token}")).await.json(200);
+    assert_eq!((ids(&rest), rest.get("next_token")), (made[2..].to_vec(), None));
+    let exact = ann.get("/v1/sessions?limit=3").await.json(200);
+    assert_eq!(exact.get("next_token"), None, "nothing comes after it");
+    for (query, field) in
+        [("limit=0", "limit"), ("limit=x", "limit"), ("token=x", "token"), ("offset=1", "offset")]
+    {
+        ann.get(&format!("/v1/sessions?{query}")).await.refuses(field);
+    }
+    server.stop().await;
+    daemon.stop().await;
+}
+
+#[tokio::test]
 async fn what_cannot_be_made_leaves_nothing() {
     let daemon = Daemon::start().await;
     let server = server(&daemon).await;
