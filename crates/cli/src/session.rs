@@ -71,6 +71,9 @@ pub(crate) enum Command {
         /// The last event that it has; all of them without it
         #[arg(long, value_name = "SEQUENCE")]
         at: Option<u64>,
+        /// How long it may last
+        #[arg(long, value_name = "SECONDS")]
+        ttl_seconds: Option<u64>,
         #[command(flatten)]
         stay: Stay,
     },
@@ -131,8 +134,8 @@ pub(crate) async fn execute(
             out::note(format!("it was {}", resumed.resumed_from.previous_status));
             stay_with(client, (&id, from), stay, (json, &resumed)).await
         }
-        Command::Fork { id, at, stay } => {
-            let body = at.map_or_else(|| json!({}), |at| json!({ "at": at }));
+        Command::Fork { id, at, ttl_seconds, stay } => {
+            let body = json!({ "at": at, "ttl_seconds": ttl_seconds });
             let path = format!("{SESSIONS}/{id}/fork");
             let forked: SessionForked = client.json(Method::POST, &path, Some(&body)).await?;
             let new = forked.chat_session_id.clone();

@@ -33,6 +33,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use api::session::{CheckedSession, SessionsQuery};
 use bytes::Bytes;
 use engine::Caller;
+use jiff::Timestamp;
 use model::{BundleName, Error, Result, SandboxId, SandboxRef, SessionId, SessionSpec};
 use store::SessionRecord;
 use tokio::sync::{mpsc, watch};
@@ -191,16 +192,17 @@ impl Sessions {
         Ok(record)
     }
 
-    /// A new session with the log up to `at` (all of it if absent) and the files as they are now.
+    /// A new session with the log up to `at` (all of it if absent) and the files as they are now, which
+    /// is the time in the answer.
     pub(crate) async fn fork(
         app: &App,
         caller: &Caller,
         id: SessionId,
-        at: Option<u64>,
-    ) -> Result<Started> {
+        wanted: (Option<u64>, u64),
+    ) -> Result<(Started, Timestamp)> {
         app.sessions.ready().await?;
         let parent = Self::get(app, caller, id).await?;
-        fork::fork(app, caller, parent, at).await
+        fork::fork(app, caller, parent, wanted).await
     }
 
     /// What comes after an event, oldest first.

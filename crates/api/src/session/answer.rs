@@ -75,20 +75,23 @@ pub struct ResumedFrom {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[schema(example = json!({ "at": 42 }))]
+#[schema(example = json!({ "at": 42, "ttl_seconds": 3600 }))]
 pub struct ForkSession {
     /// The last event that the new session has; all of them without it.
     #[serde(default)]
     pub at: Option<u64>,
+    /// At most 7200; more counts as that.
+    #[serde(default)]
+    pub ttl_seconds: Option<u64>,
 }
 
 impl ForkSession {
-    /// After which event.
-    pub fn check(self) -> Result<Option<u64>> {
+    /// After which event, and for how long.
+    pub fn check(self) -> Result<(Option<u64>, u64)> {
         if self.at == Some(0) {
             return Err(Error::invalid("at", "must be the sequence of an event, from 1"));
         }
-        Ok(self.at)
+        Ok((self.at, lifetime(self.ttl_seconds)?))
     }
 }
 

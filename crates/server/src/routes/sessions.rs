@@ -214,7 +214,7 @@ pub(crate) async fn delete(
     request_body(content = Option<ForkSession>),
     responses(
         (status = 201, description = "The new one runs", body = SessionForked),
-        (status = 400, description = "`at` is beyond the end of the log"),
+        (status = 400, description = "A field is unknown or wrong, or `at` is beyond the end of the log"),
         (status = 402, description = "`credits_exhausted`: there is no credit left"),
         (status = 404, description = "No such session, or another owner's; or a bundle of secrets is gone"),
         (status = 409, description = "`no_capacity`: no room on any pool"),
@@ -230,12 +230,11 @@ pub(crate) async fn fork(
     _none: NoQuery,
     OptionalJson(request): OptionalJson<ForkSession>,
 ) -> Result<Response, Refusal> {
-    let started = Sessions::fork(&app, &caller, id, request.check()?).await?;
+    let (started, workspace_as_of) = Sessions::fork(&app, &caller, id, request.check()?).await?;
     let record = &started.record;
     let Some(fork) = record.spec.forked_from.clone() else {
         return Err(Error::Internal(anyhow::anyhow!("a fork that is none")).into());
     };
-    let workspace_as_of = record.created_at;
     let way = way(&app, &started)?;
     let about = About(way.chat_session_id.clone());
     let location = [(LOCATION, format!("/v1/sessions/{}", way.chat_session_id))];

@@ -7,6 +7,7 @@ use ::events::UniversalEvent;
 use anyhow::Context;
 use engine::Caller;
 use futures_util::StreamExt as _;
+use jiff::Timestamp;
 use model::{Error, Fork, Result, SessionId};
 use store::{Logged, SessionRecord};
 
@@ -17,14 +18,14 @@ use crate::app::App;
 
 /// Of one read of the log.
 const PAGE: (u32, u64) = (512, 1 << 20);
-const TTL_SECONDS: u64 = 3600;
 
+/// And as of when its files are.
 pub(super) async fn fork(
     app: &App,
     caller: &Caller,
     parent: SessionRecord,
-    at: Option<u64>,
-) -> Result<Started> {
+    (at, ttl_seconds): (Option<u64>, u64),
+) -> Result<(Started, Timestamp)> {
     let head = app.store.session_log_end(parent.id).await?.sequence;
     let at = at.unwrap_or(head);
     if at > head {
@@ -33,7 +34,7 @@ pub(super) async fn fork(
     let mut spec = parent.spec.clone();
     spec.forked_from = Some(Fork { session: parent.id, at });
     let values = create::values(app, caller, &spec).await?;
-    let record = create::new_record(caller, spec, TTL_SECONDS)?;
+    let record = create::new_record(caller, spec, ttl_seconds)?;
     let (app, caller) = (Arc::clone(app), caller.clone());
     let made = app.clone().tasks.spawn(async move {
         let made = make(&app, &caller, (&parent, &record), (values, at)).await;
@@ -50,9 +51,11 @@ async fn make(
     caller: &Caller,
     (parent, record): (&SessionRecord, &SessionRecord),
     (values, at): (Values, u64),
-) -> Result<Started> {
+) -> Result<(Started, Timestamp)> {
     app.store.create_session(record.clone()).await?;
     copy_log(app, parent.id, (record.id, at)).await?;
+    // What was written before is in the copy; what is written meanwhile may be.
+    let as_of = Timestamp::now();
     if let Some(live) = app.sessions.live(parent.id) {
         app.engine.save_workspace(live.sandbox).await?;
     }
@@ -60,7 +63,7 @@ async fn make(
     // The agent's own memory has what came after too, so it is told what was said until then.
     let past = Past { native_session_id: None, history: history::of(&app.store, record.id).await? };
     let record = create::launch(app, caller, (record, values), past).await?;
-    Ok(Started { record })
+    Ok((Started { record }, as_of))
 }
 
 async fn undo(app: &App, record: &SessionRecord) -> Result<()> {

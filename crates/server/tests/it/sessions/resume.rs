@@ -1,5 +1,6 @@
 //! Going on in a fresh sandbox, and forks.
 
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::parts::{Came, Daemon, Made, becomes, is_prompt, log, says, sequence, server, wanted};
@@ -123,8 +124,15 @@ async fn a_fork_has_the_log_up_to_its_moment_and_the_files_and_goes_its_own_way(
     ann.upload(&file, "kept").await;
     let path = format!("{}/fork", made.path());
     ann.post(&path, &json!({ "at": 100_000 })).await.refuses("at");
-    let forked = ann.post(&path, &json!({ "at": at })).await.json(201);
+    ann.post(&path, &json!({ "ttl_seconds": 0 })).await.refuses("ttl_seconds");
+    let before = Timestamp::now();
+    let forked = ann.post(&path, &json!({ "at": at, "ttl_seconds": 100 })).await.json(201);
     let fork = Made::of(&forked);
+    let time = |value: &Value| value.as_str().unwrap().parse::<Timestamp>().unwrap();
+    let as_of = time(&forked["forked_from"]["workspace_as_of"]);
+    assert!((before..=Timestamp::now()).contains(&as_of), "{as_of} is not after {before}");
+    let lives = time(&forked["expires_at"]).as_second() - before.as_second();
+    assert!((99..=200).contains(&lives), "{lives}");
     assert_eq!(forked["forked_from"]["at"], at);
     let mut other = fork.attach(ann.address, 0).await;
     other.say(&json!({ "type": "message", "message": "echo own" })).await;
