@@ -118,10 +118,30 @@ impl Store {
                      WHERE session = $1 AND sequence > $2 ORDER BY sequence LIMIT $3) AS next
                  ) AS page WHERE all_before - here <= $4 ORDER BY sequence";
             let values: [&dyn Value; 4] = [&session.to_string(), &after, &i64::from(count), &bytes];
-            db.all(sql, &values, |row| {
-                let event: String = row.get(1)?;
-                Ok(LogRow { sequence: unsigned(row, 0)?, event: event.into() })
-            })
+            db.all(sql, &values, row)
+        })
+        .await
+    }
+
+    /// Events before that one, newest first: at most `count`, and no more once they are `bytes` long.
+    pub async fn session_log_back(
+        &self,
+        session: SessionId,
+        before: u64,
+        (count, bytes): (u32, u64),
+    ) -> Result<Vec<LogRow>> {
+        let before = i64::try_from(before).unwrap_or(i64::MAX);
+        let bytes = signed(bytes)?;
+        self.read_log(move |db| {
+            let sql = "SELECT sequence, event FROM (
+                   SELECT sequence, event, length(event) AS here,
+                     sum(length(event)) OVER (ORDER BY sequence DESC) AS all_after
+                   FROM (SELECT sequence, event FROM session_events
+                     WHERE session = $1 AND sequence < $2 ORDER BY sequence DESC LIMIT $3) AS next
+                 ) AS page WHERE all_after - here <= $4 ORDER BY sequence DESC";
+            let values: [&dyn Value; 4] =
+                [&session.to_string(), &before, &i64::from(count), &bytes];
+            db.all(sql, &values, row)
         })
         .await
     }
@@ -139,6 +159,11 @@ impl Store {
             }
         }
     }
+}
+
+fn row(row: &Row<'_>) -> Result<LogRow> {
+    let event: String = row.get(1)?;
+    Ok(LogRow { sequence: unsigned(row, 0)?, event: event.into() })
 }
 
 fn end(db: &Db<'_>, session: &str) -> Result<LogEnd> {

@@ -16,7 +16,8 @@
 //! Only `agent` has to be there. `vendor`, `base_url` and `api_key` become what each agent looks at.
 //! `state_dir` is where the agent keeps what a conversation is gone on with: in the workspace, it is there
 //! again in another sandbox. `native_session_id` is gone on with if the agent knows it; if it does not,
-//! `history` comes before the first message. The answer:
+//! `history` comes before the first message. Who would have to look for that asks without it, and again with it
+//! if the answer is that the session is `resumed` by nothing. The answer:
 //!
 //! ```json
 //! {"created": true, "resumed": "native", "native_session_id": "…", "ended": false, "busy": false,
@@ -125,6 +126,9 @@ impl Daemon {
                 return Err(Error::invalid(message));
             }
             session.change_secrets(secrets);
+            if let Some(history) = past_of(None, wanted.history)?.history {
+                session.remember(history);
+            }
             return Ok(tell(&session, false));
         }
         let adapter = Arc::clone(self.adapter(&wanted.agent)?);

@@ -2,11 +2,30 @@
 
 use std::sync::Arc;
 
+use super::Session;
 use super::record::{Record, Resumed};
 use crate::adapter::{Adapter, Opened, SessionSpec};
 use crate::error::Result;
 use crate::host::Host;
 use crate::recorder::Recorder;
+
+impl Session {
+    /// What was said before, for a session that goes on from nothing. It is late once something was said here.
+    pub(crate) fn remember(&self, history: String) {
+        let begun = self.recorder.get().is_none_or(|log| log.progress().turns_ended > 0);
+        if begun || self.is_busy() {
+            return;
+        }
+        {
+            let mut record = self.lock_record();
+            if record.resumed != Resumed::No {
+                return;
+            }
+            (record.resumed, record.context) = (Resumed::History, Some(history));
+        }
+        self.save();
+    }
+}
 
 /// Where it left off, if it knows; else it is to be told what was said before.
 pub(super) async fn open(

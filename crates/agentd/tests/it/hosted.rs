@@ -303,10 +303,18 @@ pub(crate) async fn goes_on_elsewhere(place: &mut Place, agent: &str, changes: &
 
     let (daemon, _) = place.machine().await;
     wanted["state_dir"] = json!(place.workspace().join("empty"));
+    // Who has to look for what was said asks without it first.
+    let history = wanted["history"].take();
     let told = daemon.host(&wanted).await;
-    assert_eq!((&told["created"], &told["resumed"]), (&json!(true), &json!("history")), "{told}");
+    assert_eq!((&told["created"], &told["resumed"]), (&json!(true), &json!("no")), "{told}");
+    wanted["history"] = history;
+    let told = daemon.host(&wanted).await;
+    assert_eq!((&told["created"], &told["resumed"]), (&json!(false), &json!("history")), "{told}");
+    wanted["history"] = "User: remember:plum".into();
+    daemon.host(&wanted).await;
     let said = shown(&daemon.turn("play:recall").await, "text", "text");
     assert_eq!(said, "play:recall|The word is fig.", "what was added is not shown as the user's");
+    daemon.host(&wanted).await;
     let said = shown(&daemon.turn("play:recall").await, "text", "text");
     assert_eq!(said, "play:recall|The word is fig.", "and is not said again");
     daemon.stop().await;

@@ -53,7 +53,7 @@ pub(super) async fn make(
     values: Values,
 ) -> Result<Started> {
     app.store.create_session(record.clone()).await?;
-    let launched = launch(app, caller, (&record, values), Past::default()).await;
+    let launched = launch(app, caller, (&record, values), Past::Nothing).await;
     if launched.is_err() {
         app.store.delete_session(record.id).await?;
         app.store.delete_session_log(record.id).await?;
@@ -122,7 +122,7 @@ pub(super) async fn launch(
         }
         let (live, appender) = Live::new(&app.store, record, sandbox).await?;
         let live = Arc::new(live);
-        let told = daemon::put(app, &live, &values.others, past).await?;
+        let told = daemon::begin(app, &live, &values.others, past).await?;
         if let Some(native) = told.native_session_id {
             app.store.name_session(record.id, native).await?;
         }

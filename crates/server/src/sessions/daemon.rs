@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::Live;
+use super::{Live, history};
 use crate::app::App;
 use crate::routes::agents;
 
@@ -28,29 +28,61 @@ const DETAIL_CHARS_MAX: usize = 300;
 const STATE_DIR: &str = "/workspace/.bastide/agent";
 
 /// What an agent goes on from.
-#[derive(Debug, Default)]
-pub(super) struct Past {
-    pub(super) native_session_id: Option<String>,
-    /// For one that does not know that id.
-    pub(super) history: Option<String>,
+#[derive(Debug)]
+pub(super) enum Past {
+    /// It is a new session.
+    Nothing,
+    /// What the log says. An agent that still knows the conversation by its own name for it is told nothing.
+    Log { native_session_id: Option<String> },
 }
 
 /// How a session is in the daemon.
 #[derive(Debug, Deserialize)]
 pub(super) struct Told {
+    /// Whether the agent remembers: `native`, `history` or `no`.
+    #[serde(default)]
+    resumed: String,
     #[serde(default)]
     pub(super) native_session_id: Option<String>,
     #[serde(default)]
     pub(super) event_count: u64,
 }
 
-/// Makes the session in the daemon, or asks how it is. What of it is secret is given each time: the daemon
-/// has it in memory alone.
-pub(super) async fn put(
+/// Makes the session in the daemon. The log is read only for an agent that does not remember.
+pub(super) async fn begin(
     app: &App,
     live: &Live,
     secrets: &BTreeMap<String, String>,
     past: Past,
+) -> Result<Told> {
+    let Past::Log { native_session_id } = past else {
+        return put(app, live, secrets, (None, None)).await;
+    };
+    if native_session_id.is_some() {
+        let told = put(app, live, secrets, (native_session_id, None)).await?;
+        if told.resumed == "native" {
+            return Ok(told);
+        }
+    }
+    let history = history::of(&app.store, live.id).await?;
+    put(app, live, secrets, (None, history)).await
+}
+
+/// Asks how it is.
+pub(super) async fn ask_again(
+    app: &App,
+    live: &Live,
+    secrets: &BTreeMap<String, String>,
+) -> Result<Told> {
+    put(app, live, secrets, (None, None)).await
+}
+
+/// What of it is secret is given each time: the daemon has it in memory alone.
+async fn put(
+    app: &App,
+    live: &Live,
+    secrets: &BTreeMap<String, String>,
+    (native_session_id, history): (Option<String>, Option<String>),
 ) -> Result<Told> {
     let spec = &live.spec;
     let body = json!({
@@ -62,8 +94,8 @@ pub(super) async fn put(
         "app_json": spec.app_json,
         "wire_version": spec.wire_version,
         "state_dir": STATE_DIR,
-        "native_session_id": past.native_session_id,
-        "history": past.history,
+        "native_session_id": native_session_id,
+        "history": history,
         "secrets": secrets,
     });
     let path = format!("/internal/sessions/{}", live.name_inside());

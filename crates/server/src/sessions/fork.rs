@@ -13,7 +13,7 @@ use store::{Logged, SessionRecord};
 
 use super::create::{self, Values};
 use super::daemon::Past;
-use super::{Started, events, history};
+use super::{Started, events};
 use crate::app::App;
 
 /// Of one read of the log.
@@ -61,7 +61,7 @@ async fn make(
     }
     copy_files(app, parent, record).await?;
     // The agent's own memory has what came after too, so it is told what was said until then.
-    let past = Past { native_session_id: None, history: history::of(&app.store, record.id).await? };
+    let past = Past::Log { native_session_id: None };
     let record = create::launch(app, caller, (record, values), past).await?;
     Ok((Started { record }, as_of))
 }

@@ -1,7 +1,5 @@
 //! What was said in a session, as text: for an agent that goes on and does not know it any more.
 
-use std::collections::VecDeque;
-
 use ::events::{
     ContentPart, ItemKind, ItemRole, UniversalEvent, UniversalEventData, UniversalItem,
 };
@@ -14,29 +12,29 @@ const BYTES_MAX: usize = 128 * 1024;
 const MESSAGE_BYTES_MAX: usize = 16 * 1024;
 const OUTPUT_BYTES_MAX: usize = 2 * 1024;
 /// Of one read of the log.
-const PAGE: (u32, u64) = (512, 512 * 1024);
+const PAGE: (u32, u64) = (2048, 1024 * 1024);
+/// Of all of them: most of a log is what it took to say what counts here.
+const READ_BYTES_MAX: usize = 32 * 1024 * 1024;
 
-/// The end of the conversation; `None` if nothing was said.
+/// The end of the conversation, read from there; `None` if nothing was said.
 pub(super) async fn of(store: &Store, session: SessionId) -> Result<Option<String>> {
-    let (mut lines, mut bytes) = (VecDeque::new(), 0);
-    let mut after = 0;
-    loop {
-        let rows = store.session_log(session, after, PAGE).await?;
+    let (mut lines, mut bytes, mut read, mut before) = (Vec::new(), 0, 0, u64::MAX);
+    while read < READ_BYTES_MAX {
+        let rows = store.session_log_back(session, before, PAGE).await?;
         let Some(last) = rows.last() else { break };
-        after = last.sequence;
-        for row in rows {
-            let event = serde_json::from_str::<UniversalEvent>(&row.event).ok();
-            let Some(line) = event.as_ref().and_then(line) else { continue };
+        before = last.sequence;
+        read += rows.iter().map(|row| row.event.len()).sum::<usize>();
+        let events = rows.iter().filter_map(|row| serde_json::from_str(&row.event).ok());
+        lines.extend(events.filter_map(|event| line(&event)).take_while(|line| {
             bytes += line.len();
-            lines.push_back(line);
-            while bytes > BYTES_MAX {
-                let Some(oldest) = lines.pop_front() else { break };
-                bytes -= oldest.len();
-            }
+            bytes <= BYTES_MAX
+        }));
+        if bytes > BYTES_MAX {
+            break;
         }
     }
-    let text = lines.into_iter().collect::<Vec<_>>().join("\n\n");
-    Ok(Some(text).filter(|text| !text.is_empty()))
+    lines.reverse();
+    Ok(Some(lines.join("\n\n")).filter(|text| !text.is_empty()))
 }
 
 fn line(event: &UniversalEvent) -> Option<String> {

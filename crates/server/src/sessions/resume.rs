@@ -19,7 +19,7 @@ use uuid::Uuid;
 use super::create::{self, Values};
 use super::daemon::Past;
 use super::end::gone;
-use super::{Resumed, Signal, Started, history};
+use super::{Resumed, Signal, Started};
 use crate::app::App;
 
 /// Asking again within this gets the same answer (000).
@@ -128,8 +128,7 @@ async fn begin(
     if let Some(sandbox) = record.sandbox {
         gone(app.engine.delete(caller, &SandboxRef::Id(sandbox)).await)?;
     }
-    let history = history::of(&app.store, record.id).await?;
-    let past = Past { native_session_id: record.native_session_id.clone(), history };
+    let past = Past::Log { native_session_id: record.native_session_id.clone() };
     let life = (record.life + 1, create::expiry(ttl_seconds)?);
     let record = app.store.begin_life(record.id, claim.to_owned(), life).await?;
     let launched = create::launch(app, caller, (&record, values), past).await;

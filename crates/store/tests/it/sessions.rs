@@ -155,6 +155,14 @@ async fn the_log_has_everything_once_and_in_order() {
     assert_eq!(store.session_log(one, 40, (1000, 8)).await.unwrap().len(), 3);
     assert_eq!(store.session_log(one, 40, (1000, 0)).await.unwrap().len(), 1);
 
+    let mut backwards = all.clone();
+    backwards.reverse();
+    assert_eq!(store.session_log_back(one, u64::MAX, (1000, 1 << 20)).await.unwrap(), backwards);
+    let page = store.session_log_back(one, 43, (3, 1 << 20)).await.unwrap();
+    assert_eq!(page.iter().map(|row| row.sequence).collect::<Vec<_>>(), [42, 41, 40]);
+    assert_eq!(store.session_log_back(one, 1, (3, 1 << 20)).await.unwrap(), []);
+    assert_eq!(store.session_log_back(one, 43, (1000, 0)).await.unwrap().len(), 1);
+
     store.delete_session_log(one).await.unwrap();
     assert_eq!(store.session_log_end(one).await.unwrap(), LogEnd::default());
     assert_eq!(store.session_log(two, 0, (10, 1 << 20)).await.unwrap().len(), 2);

@@ -3,8 +3,10 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use super::double::{Double, item};
 use super::parts::{Came, Daemon, Made, becomes, is_prompt, log, says, sequence, server, wanted};
 use crate::client::Client;
+use crate::harness::Setup;
 
 async fn resume(client: &Client, id: &str) -> Value {
     let body = json!({ "chat_session_id": id, "ttl_seconds": 3600 });
@@ -150,4 +152,47 @@ async fn a_fork_has_the_log_up_to_its_moment_and_the_files_and_goes_its_own_way(
     assert_eq!(&ann.get(&file).await.bytes[..], b"kept");
     server.stop().await;
     daemon.stop().await;
+}
+
+/// So much that only the end of it is told.
+fn long_talk() -> Vec<Value> {
+    let message = |n: usize| {
+        let text = format!("message {n} {}", "x".repeat(1000));
+        item("message", "user", &json!({ "type": "text", "text": text }))
+    };
+    (0..3000).map(message).collect()
+}
+
+#[tokio::test]
+async fn an_agent_that_remembers_is_told_nothing_and_another_one_the_end_of_what_was_said() {
+    for (resumed, tells) in [("native", false), ("no", true)] {
+        let daemon = Double::start(resumed, long_talk()).await;
+        let setup = Setup::new();
+        setup.pools[0].0.set_agents(daemon.port);
+        let server = setup.start().await;
+        let ann = server.tenant("ann").await;
+        let made = Made::new(&ann, &wanted("usr_ann")).await;
+        for _ in 0..1000 {
+            if log(&ann, &made).await.len() == 3000 {
+                break;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        let before = daemon.puts().len();
+        resume(&ann, &made.id).await;
+        let puts: Vec<Value> = daemon.puts().split_off(before);
+        assert_eq!(puts[0]["native_session_id"], "native-1");
+        let told: Vec<&str> = puts.iter().filter_map(|put| put["history"].as_str()).collect();
+        assert_eq!(puts[0]["history"], Value::Null, "nothing was read for it");
+        assert_eq!(told.len(), usize::from(tells));
+        for history in told {
+            assert!((100 * 1024..=129 * 1024).contains(&history.len()), "{}", history.len());
+            assert!(history.starts_with("User: message "), "whole messages");
+            let lines: Vec<_> = history.split("\n\n").collect();
+            assert!(lines.last().unwrap().starts_with("User: message 2999 "));
+            let number = |line: &str| line.split(' ').nth(2).unwrap().parse::<usize>().unwrap();
+            assert!(lines.iter().map(|line| number(line)).eq(3000 - lines.len()..3000));
+        }
+        server.stop().await;
+    }
 }
