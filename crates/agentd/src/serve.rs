@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::serve::ListenerExt as _;
 use tokio::net::TcpListener;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -70,6 +71,12 @@ pub async fn serve(
     let daemon = Daemon::open(Arc::clone(&host), agents::all(), config.task)?;
     let app = router(Arc::clone(&daemon), config.token, config.cors);
     let closing = CancellationToken::new();
+    // An event that is not full of words waits for nobody's acknowledgement.
+    let listener = listener.tap_io(|stream| {
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!("a connection that is already gone: {error}");
+        }
+    });
     let server = axum::serve(listener, app)
         .with_graceful_shutdown(closing.clone().cancelled_owned())
         .into_future();
