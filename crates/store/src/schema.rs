@@ -53,6 +53,8 @@ pub(crate) fn connect(path: &Path) -> Result<Connection> {
     connection.pragma_update(None, "journal_mode", "WAL").context("switch to WAL")?;
     connection.pragma_update(None, "synchronous", "FULL").context("set synchronous")?;
     connection.pragma_update(None, "foreign_keys", true).context("check foreign keys")?;
+    // What a statement may have to undo is kept in memory, not in a file made for it each time.
+    connection.pragma_update(None, "temp_store", "MEMORY").context("keep journals in memory")?;
     connection.set_prepared_statement_cache_capacity(64);
     Ok(connection)
 }

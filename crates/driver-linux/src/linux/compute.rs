@@ -1,7 +1,7 @@
 //! Making and stopping compute: create, start, stop, pause, resume, update.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -150,7 +150,7 @@ impl LinuxDriver {
         let (record, sockets) = told.await.context("launch")??;
         let running = self.attach(id, record, sockets.map(|sockets| (sockets, policy)))?;
         let greeted = match self.greet(&running, env).await {
-            Ok(()) => note_greeting(mark).await,
+            Ok(()) => note_greeting(&mark),
             refused => refused,
         };
         match greeted {
@@ -329,10 +329,10 @@ pub(super) async fn start_program(running: &Running, program: Vec<String>) {
 }
 
 /// Who finds it later knows that it may have been told that the sandbox runs. It outlives processes, and need
-/// not outlive the machine: then nothing was answered that is not on the disk.
-pub(super) async fn note_greeting(mark: PathBuf) -> Result<()> {
-    let noted = tokio::task::spawn_blocking(move || std::fs::File::create(mark));
-    noted.await.context("note a greeting")?.context("note that the guest has answered")?;
+/// not outlive the machine: then nothing was answered that is not on the disk. Making an empty file takes less
+/// than asking another thread to.
+pub(super) fn note_greeting(mark: &Path) -> Result<()> {
+    std::fs::File::create(mark).context("note that the guest has answered")?;
     Ok(())
 }
 

@@ -296,7 +296,7 @@ impl LinuxDriver {
         };
         let saved = saved.await.context("claim").map_err(Error::from);
         let saved = match saved {
-            Ok(Ok(())) => note_greeting(self.inner.layout.greeted(&id.bare())).await.map(Ok),
+            Ok(Ok(())) => note_greeting(&self.inner.layout.greeted(&id.bare())).map(Ok),
             failed => failed,
         };
         let observed = self.settle_create(id, launched, saved).await?;
