@@ -1,12 +1,15 @@
-//! A large file into a sandbox and out again, beside a plain copy on the same file system.
+//! A large file into a sandbox and out again, each beside a plain copy from where it comes to where it goes:
+//! from the data directory's file system to that of the sandboxes' disks, and back.
 
 use std::fs::File;
 use std::io::{Read, Write};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::bail;
 
 use super::clock::Stopwatch;
+use super::http::PIECE_BYTES;
 use super::ours::{Server, create, remove};
 use super::report::{Finding, Report};
 use super::samples::{Samples, ms, times};
@@ -20,28 +23,30 @@ pub(super) fn run(server: &Server, rounds: usize, report: &mut Report) -> anyhow
     let mut http = server.client()?;
     let id = create(&mut http, "host")?;
     let path = format!("/v1/sandboxes/{id}/files?path={PATH}");
-    let (mut up, mut down, mut copy) = <(Samples, Samples, Samples)>::default();
+    let (mut up, mut down) = <([Samples; 2], [Samples; 2])>::default();
+    let (out, disks) = (source.with_extension("out"), server.data().join("pool"));
+    let inside = if disks.is_dir() { disks } else { server.data().to_owned() }.join("bench-copy");
     let memory = resident_kib(server.pid())?;
     for _ in 0..rounds {
         let watch = Stopwatch::start();
         http.upload(&path, BYTES, &mut File::open(&source)?)?;
-        up.push(Some(watch.time()));
+        up[0].push(Some(watch.time()));
+        up[1].push(Some(copy(&source, &inside)?));
         let watch = Stopwatch::start();
-        let copied = source.with_extension("copy");
-        std::io::copy(&mut File::open(&source)?, &mut Plain(File::create(&copied)?))?;
-        copy.push(Some(watch.time()));
-        let watch = Stopwatch::start();
-        let got = http.download(&path, &mut File::create(&copied)?)?;
-        down.push(Some(watch.time()));
-        if got != BYTES || std::fs::metadata(&copied)?.len() != BYTES {
+        let got = http.download(&path, &mut File::create(&out)?)?;
+        down[0].push(Some(watch.time()));
+        if got != BYTES || std::fs::metadata(&out)?.len() != BYTES {
             bail!("downloaded {got} bytes of {BYTES}");
         }
-        std::fs::remove_file(&copied)?;
+        std::fs::remove_file(&out)?;
+        down[1].push(Some(copy(&inside, &out)?));
+        std::fs::remove_file(&inside)?;
+        std::fs::remove_file(&out)?;
     }
     let grown = resident_kib(server.pid())?.saturating_sub(memory);
     std::fs::remove_file(&source)?;
     remove(&mut http, &id)?;
-    for (what, samples) in [("upload", up), ("download", down)] {
+    for (what, [samples, copy]) in [("upload", up), ("download", down)] {
         let share = 100.0 * times(copy.median(), samples.median());
         report.find(Finding {
             what: format!("file {what}, 256 MiB"),
@@ -58,20 +63,20 @@ pub(super) fn run(server: &Server, rounds: usize, report: &mut Report) -> anyhow
     Ok(())
 }
 
-/// Keeps `io::copy` from asking the kernel to copy inside the file system, which moves no bytes.
-struct Plain(File);
-
-impl Write for Plain {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.write(bytes)
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        self.0.flush()
+/// In pieces of the same size; nothing that the kernel could shorten to no copy at all.
+fn copy(from: &Path, to: &Path) -> anyhow::Result<Duration> {
+    let watch = Stopwatch::start();
+    let (mut from, mut to) = (File::open(from)?, File::create(to)?);
+    let mut piece = vec![0; PIECE_BYTES];
+    loop {
+        match from.read(&mut piece)? {
+            0 => return Ok(watch.time()),
+            count => to.write_all(&piece[..count])?,
+        }
     }
 }
 
-fn make(path: &std::path::Path) -> anyhow::Result<()> {
+fn make(path: &Path) -> anyhow::Result<()> {
     let mut random = File::open("/dev/urandom")?.take(1 << 20);
     let mut block = Vec::new();
     random.read_to_end(&mut block)?;

@@ -12,6 +12,8 @@ use serde_json::Value;
 
 /// Longer than anything that is measured.
 const ANSWER_WITHIN: Duration = Duration::from_secs(120);
+/// Of a file, in one read or write.
+pub(super) const PIECE_BYTES: usize = 256 << 10;
 
 enum Stream {
     Tcp(TcpStream),
@@ -71,7 +73,7 @@ impl Http {
         from: &mut impl Read,
     ) -> anyhow::Result<()> {
         self.begin("POST", path, length, &[])?;
-        let mut buffer = vec![0; 256 << 10];
+        let mut buffer = vec![0; PIECE_BYTES];
         loop {
             let count = from.read(&mut buffer)?;
             if count == 0 {
@@ -95,14 +97,14 @@ impl Http {
         }
         let length = head.length.context("a download without a length")?;
         let mut left = length;
+        let mut piece = vec![0; PIECE_BYTES];
         while left > 0 {
-            let bytes = self.stream.fill_buf()?;
-            if bytes.is_empty() {
+            let room = piece.len().min(usize::try_from(left)?);
+            let count = self.stream.read(&mut piece[..room])?;
+            if count == 0 {
                 bail!("the download ended {left} bytes early");
             }
-            let count = bytes.len().min(usize::try_from(left)?);
-            to.write_all(&bytes[..count])?;
-            self.stream.consume(count);
+            to.write_all(&piece[..count])?;
             left -= count as u64;
         }
         Ok(length)
