@@ -99,9 +99,9 @@ fn rates(
         met: late.p99() <= Duration::from_millis(10),
     });
     unpin(server.pid(), cores)?;
-    // What is read again is what was seen.
+    // What is read again has what was seen; the end of the last turn may have come since.
     let logged = session.connect(address)?.replay(socket.last())?;
-    ensure!(logged == socket.last(), "the log ends at {logged}, the client saw {}", socket.last());
+    ensure!(logged >= socket.last(), "the log ends at {logged}, the client saw {}", socket.last());
     drop(socket);
     session.delete(http)
 }
