@@ -130,6 +130,7 @@ fn spec(request: &CreateSandbox, kind: AgentKind) -> AgentSpec {
         one_shot: request.task.is_some(),
         relay: request.model_relay.unwrap_or(true),
         own_program: request.agent_cmd.is_some(),
+        session: None,
     }
 }
 

@@ -193,6 +193,16 @@ impl Engine {
         if found { Ok(()) } else { Err(Error::NotFound { what: "template", id: name.to_string() }) }
     }
 
+    /// What was made for sessions, and is there. What a pool that does not answer has is missing.
+    pub fn of_sessions(&self) -> Vec<Sandbox> {
+        let all = self.core.registry.all().into_iter().map(|cell| cell.view());
+        all.filter(|one| {
+            let gone = matches!(one.phase, Phase::Deleting | Phase::Destroyed);
+            !gone && one.spec.agent.as_ref().is_some_and(|agent| agent.session.is_some())
+        })
+        .collect()
+    }
+
     /// Refuses whoever keeps more in workspaces than it may.
     pub async fn admit_workspace(&self, caller: &Caller) -> Result<()> {
         self.core.require_room(&caller.owner, &self.quota(caller)).await

@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, TemplateName};
+use crate::{Error, SessionId, TemplateName};
 
 /// Where programs inside find the model relay. An address of the sandbox's own loopback interface,
 /// as every IPv4 address is there; no program looks for anything else at it.
@@ -58,6 +58,9 @@ pub struct AgentSpec {
     /// A program of the caller's takes the place of the agent's own.
     #[serde(default)]
     pub own_program: bool,
+    /// The session that the sandbox was made for. One that is no session's any more is of no use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<SessionId>,
 }
 
 /// An agent that a sandbox is to be made with.
@@ -249,6 +252,7 @@ mod tests {
             one_shot: true,
             relay: true,
             own_program: false,
+            session: None,
         };
         let env = spec.environment();
         assert_eq!(env["ANTHROPIC_BASE_URL"], RELAY_URL);

@@ -18,6 +18,7 @@ mod fork;
 mod frames;
 mod history;
 mod live;
+mod orphans;
 mod pick_up;
 mod pump;
 mod resume;

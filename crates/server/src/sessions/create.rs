@@ -166,6 +166,7 @@ fn sandbox(app: &App, record: &SessionRecord, values: &Values) -> Result<NewSand
         one_shot: false,
         relay: true,
         own_program: false,
+        session: Some(record.id),
     };
     let lives = record.expires_at.as_second() - Timestamp::now().as_second();
     let clocks = Clocks {

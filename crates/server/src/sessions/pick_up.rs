@@ -1,5 +1,5 @@
 //! Sessions that ran when this server began to lead: they are followed again from where their logs end,
-//! and those whose sandbox is gone are told so.
+//! and those whose sandbox is gone are told so. Sandboxes that no session has are removed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use store::SessionRecord;
 use tokio::time::sleep;
 
 use super::live::caller_of;
-use super::{Live, end, pump};
+use super::{Live, end, orphans, pump};
 use crate::app::App;
 
 /// Sessions that are picked up at the same time.
@@ -30,7 +30,11 @@ async fn all(app: &App) {
     // Who had them does not lead any more.
     until_done(|| async { app.store.drop_session_claims().await }).await;
     let running = until_done(|| app.store.running_sessions()).await;
+    // Before any session is begun: what is no session's now never will be.
+    let orphans = until_done(|| orphans::find(app)).await;
     app.sessions.known.cancel();
+    let removing = Arc::clone(app);
+    app.tasks.spawn(async move { orphans::remove(&removing, orphans).await });
     let picked = stream::iter(running).for_each_concurrent(AT_ONCE, |record| async move {
         until_done(|| pick_up(app, &record)).await;
     });
@@ -44,7 +48,7 @@ async fn pick_up(app: &App, record: &SessionRecord) -> Result<()> {
     }
     let caller = caller_of(&record.owner);
     let Some(sandbox) = record.sandbox else {
-        // Its launch was cut off. Nobody was answered; what it made idles away.
+        // Its launch was cut off. Nobody was answered; what it made is an orphan.
         if record.life == 1 && app.store.session_log_end(record.id).await?.sequence == 0 {
             return app.store.delete_session(record.id).await;
         }

@@ -1,0 +1,76 @@
+//! A server that dies between making a sandbox for a session and writing down whose it is.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::Clock;
+use jiff::Timestamp;
+use serde_json::json;
+use store::SessionRecord;
+use tokio::time::sleep;
+
+use super::parts::{Daemon, Made, becomes, is_prompt, wanted};
+use crate::client::Client;
+use crate::harness::Setup;
+
+/// Waits until the sandbox does not run; no time passes for it meanwhile.
+async fn goes(client: &Client, made: &Made) {
+    let path = format!("/v1/sandboxes/{}", made.sandbox);
+    for _ in 0..1000 {
+        let seen = client.get(&path).await.json(200);
+        if seen["state"] == "destroyed" {
+            assert_eq!(seen["end_reason"], "user_request");
+            return;
+        }
+        sleep(Duration::from_millis(10)).await;
+    }
+    panic!("{} is still there", made.sandbox);
+}
+
+#[tokio::test]
+async fn what_was_made_for_a_session_that_does_not_have_it_is_removed_by_the_next_server() {
+    let daemon = Daemon::start().await;
+    let setup = Setup { clock: Clock::manual(Timestamp::now()), ..Setup::new() };
+    setup.pools[0].0.set_agents(daemon.port);
+    let server = setup.start().await;
+    let (ann, bob) = (server.tenant("ann").await, server.tenant("bob").await);
+    let body = wanted("usr_ann");
+    let mut all = Vec::new();
+    for _ in 0..3 {
+        all.push(Made::new(&ann, &body).await);
+    }
+    let [created, resumed, runs] = &all[..] else { panic!("three") };
+    // A user's own that says so: nobody believes it.
+    let claims = json!({ "template": "standard", "metadata": { "session_id": created.id } });
+    let own = format!("/v1/sandboxes/{}", bob.create(&claims).await["id"].as_str().unwrap());
+    let (keys, driver) = ((ann.key.clone(), bob.key.clone()), server.driver.clone());
+    let (clock, dir) = (server.clock.clone(), Arc::clone(&server.dir));
+    server.stop().await;
+
+    // As they are when a create is cut off there, and when a resume is.
+    let store = crate::harness::store(dir.path());
+    let id = created.id.parse().unwrap();
+    let record = store.session(id).await.unwrap().unwrap();
+    store.delete_session(id).await.unwrap();
+    store.delete_session_log(id).await.unwrap();
+    store.create_session(SessionRecord { sandbox: None, ..record }).await.unwrap();
+    let (id, now) = (resumed.id.parse().unwrap(), Timestamp::now());
+    let hour = Duration::from_secs(3600);
+    store.claim_session(id, ("claim".into(), now + hour), (now, now - hour)).await.unwrap();
+    store.begin_life(id, "claim".into(), (2, now + hour)).await.unwrap();
+    drop(store);
+
+    let pools = vec![(driver, None)];
+    let server = Setup { clock, dir, pools, ..Setup::new() }.start().await;
+    let ann = Client { key: keys.0, ..server.operator.clone() };
+    let bob = Client { key: keys.1, ..server.operator.clone() };
+    goes(&ann, created).await;
+    goes(&ann, resumed).await;
+    assert_eq!(becomes(&ann, resumed, "failed").await["reason"], "create_failed");
+    assert_eq!(ann.get(&created.path()).await.status, 404, "nobody was answered");
+    assert_eq!(bob.get(&own).await.json(200)["state"], "running");
+    assert_eq!(ann.get(&runs.path()).await.json(200)["status"], "running");
+    runs.attach(ann.address, 0).await.events_until(is_prompt).await;
+    server.stop().await;
+    daemon.stop().await;
+}
