@@ -67,7 +67,7 @@ pub(crate) struct Shared {
     /// Conversations on their way to backends of their owners.
     pub(crate) persistence: Arc<Persistence>,
     pub(crate) rt: Rt,
-    pub(crate) code: CodeMode,
+    pub(crate) code: Arc<CodeMode>,
     /// As it was set.
     pub(crate) log_level: String,
     pub(crate) standing: Standing,
