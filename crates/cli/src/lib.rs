@@ -100,7 +100,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         }
         Command::Doctor(args) => doctor::execute(&args),
         Command::Agents(args) => agents::execute(args),
-        Command::Mcp(args) => mcp::execute(*args),
+        Command::Mcp(args) => mcp::execute(&args),
         Command::Serve(flags) => serve::execute(&flags),
         Command::Keeper { data_dir } => Ok(driver_linux::keeper::main(&data_dir)),
         Command::Completions { shell } => {

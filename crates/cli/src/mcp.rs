@@ -30,10 +30,10 @@ pub(crate) struct McpArgs {
     #[arg(long)]
     stdio: bool,
     /// A server that runs, instead of one of its own; with --stdio
-    #[arg(long, value_name = "URL", requires = "stdio")]
+    #[arg(long, value_name = "URL", conflicts_with = "spec")]
     server: Option<String>,
     /// The API key, with --stdio; default: the operator's key in the data directory
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", requires = "stdio")]
     key_file: Option<PathBuf>,
     /// Another API to call, by its description (same as --code-spec)
     #[arg(long, value_name = "URL|FILE")]
@@ -45,18 +45,15 @@ pub(crate) struct McpArgs {
     flags: Flags,
 }
 
-pub(crate) fn execute(args: McpArgs) -> Result<ExitCode, Failure> {
+pub(crate) fn execute(args: &McpArgs) -> Result<ExitCode, Failure> {
     let said = Said::of_process();
     let key = said.get(&["BASTIDE_API_KEY", "E2B_API_KEY"]);
     let key = match &args.key_file {
         Some(file) => Some(read_key(file)?),
         None => key,
     };
-    if let Some(server) = args.server {
-        let key = key.ok_or_else(|| {
-            Failure::new("there is no API key").hint("set BASTIDE_API_KEY, or --key-file FILE")
-        })?;
-        let client = Client::to(&server, Some(key))?;
+    if let Some(server) = &args.server {
+        let client = client_of(server, args, key)?;
         return crate::block_on(async move {
             bridge::run(&client).await?;
             Ok(ExitCode::SUCCESS)
@@ -86,6 +83,24 @@ pub(crate) fn execute(args: McpArgs) -> Result<ExitCode, Failure> {
         return serve::run(config, None);
     }
     serve::run(config.clone(), Some(Box::new(move || Box::pin(stdio(config, key)))))
+}
+
+/// Of a server that runs. Over HTTP it answers itself: there is nothing to do in between.
+fn client_of(server: &str, args: &McpArgs, key: Option<String>) -> Result<Client, Failure> {
+    if !args.stdio {
+        let at = server.trim_end_matches('/');
+        return Err(Failure::new(format!("{server} answers over HTTP itself, at {at}/mcp"))
+            .hint("give clients that URL, or add --stdio for those that start a program"));
+    }
+    if let Some((setting, _)) = args.flags.values.first() {
+        let flag = setting.flag();
+        let what = format!("--{flag} is a setting of a server of its own; --server names another");
+        return Err(Failure::new(what).hint(format!("leave out --{flag} or --server")));
+    }
+    let key = key.ok_or_else(|| {
+        Failure::new("there is no API key").hint("set BASTIDE_API_KEY, or --key-file FILE")
+    })?;
+    Client::to(server, Some(key))
 }
 
 /// Speaks for a server of this process.

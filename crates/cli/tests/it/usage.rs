@@ -39,6 +39,18 @@ fn a_failure_is_exit_code_1_with_a_hint() {
 }
 
 #[test]
+fn a_server_that_runs_is_spoken_to_over_stdio_or_by_the_client_itself() {
+    let server = ["mcp", "--server", "http://127.0.0.1:1/"];
+    let with = |more: &'static [&'static str]| [&server[..], more].concat();
+    check(&server, 1, "http://127.0.0.1:1/ answers over HTTP itself, at http://127.0.0.1:1/mcp\n");
+    check(&server, 1, "\nhint: give clients that URL, or add --stdio");
+    check(&with(&["--stdio"]), 1, "there is no API key\nhint: set BASTIDE_API_KEY");
+    check(&with(&["--stdio", "--data-dir", "/x"]), 1, "--data-dir is a setting of a server of its");
+    check(&with(&["--stdio", "--spec", "x"]), 2, "cannot be used with");
+    check(&["mcp", "--key-file", "x"], 2, "--stdio");
+}
+
+#[test]
 fn every_shell_has_completions() {
     for shell in ["bash", "zsh", "fish"] {
         let output = bastide(&["completions", shell]);
