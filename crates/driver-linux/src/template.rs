@@ -192,6 +192,7 @@ impl TemplateStore {
         let mut layers = BTreeSet::new();
         if let Some(_lock) = try_lock(&self.root)? {
             removed += remove_unfinished(&self.root)?;
+            removed += self.collect_code_roots(in_use)?;
         }
         for name in self.names()? {
             let dir = self.dir(&name);

@@ -14,12 +14,14 @@ use model::{Limits, Result, TemplateName};
 use sha2::{Digest, Sha256};
 
 use super::host::hex;
-use super::{Built, HOST, TemplateStore, UNFINISHED, wait_for_lock};
+use super::{Built, HOST, TemplateStore, UNFINISHED, entries, remove_build, wait_for_lock};
 use crate::guest_binary::CODE_RUNNER;
 use crate::privilege::Privilege;
 
 /// Its files belong to the program that is in it: another version has another one.
 const PREFIX: &str = ".code-";
+/// At the end of the name where there is one id only.
+const MAPPED: &str = "-1";
 
 /// The engine bounds itself to half of the memory, so that it can say that there is no more.
 const LIMITS: Limits = Limits { vcpu: 1, cpu_fraction: 1.0, memory_mib: 128, pids: 32, disk_gb: 1 };
@@ -65,6 +67,24 @@ impl TemplateStore {
     /// Makes what sandboxes of code mode stand on, unless it is there: it appears by a rename.
     pub(crate) fn make_code_root(&self) -> Result<()> {
         make(&self.root)
+    }
+
+    /// Removes those of other versions of the program that no sandbox stands on. The caller holds the lock.
+    pub(super) fn collect_code_roots(
+        &self,
+        in_use: &dyn Fn(&TemplateName, &str) -> bool,
+    ) -> Result<u32> {
+        let mut removed = 0;
+        for name in entries(&self.root)? {
+            let Some(hex) = name.strip_prefix(PREFIX) else { continue };
+            let hex = hex.strip_suffix(MAPPED).unwrap_or(hex);
+            if hex == *DIGEST || in_use(&TemplateName::of_code(), &format!("sha256:{hex}")) {
+                continue;
+            }
+            remove_build(&self.root, &name)?;
+            removed += 1;
+        }
+        Ok(removed)
     }
 }
 
@@ -114,10 +134,10 @@ fn make(root: &Path) -> Result<()> {
 fn dir(root: &Path) -> PathBuf {
     // Its home belongs to whom its ids say, so another map has another one.
     let map = match Privilege::current() {
-        Privilege::Namespace { ids: 1 } => "-1",
+        Privilege::Namespace { ids: 1 } => MAPPED,
         Privilege::Namespace { .. } | Privilege::Host => "",
     };
-    root.join(format!("{PREFIX}{}{map}", &DIGEST[..16]))
+    root.join(format!("{PREFIX}{}{map}", *DIGEST))
 }
 
 fn fill(root: &Path) -> anyhow::Result<()> {

@@ -150,6 +150,29 @@ fn a_layer_stays_while_a_template_has_it_or_a_step_of_late_made_it() {
 }
 
 #[test]
+fn what_code_mode_stood_on_before_an_upgrade_goes_when_no_sandbox_stands_on_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = TemplateStore::open(dir.path()).unwrap();
+    store.make_code_root().unwrap();
+    let own = store.get(&TemplateName::of_code()).unwrap().unwrap();
+    let root = |hex: &str| dir.path().join(format!("templates/.code-{hex}"));
+    let (old, used) = ("a".repeat(64), "b".repeat(64));
+    let older = root("0123456789abcdef");
+    let gone = [root(&old), root(&format!("{old}-1")), older];
+    let kept = [root(&used), own.layers[0].clone()];
+    for dir in gone.iter().chain(&kept[..1]) {
+        fs::create_dir_all(dir.join("usr/lib")).unwrap();
+    }
+    let digest = format!("sha256:{used}");
+    let uses = |name: &TemplateName, asked: &str| name.is_of_code() && asked == digest;
+    assert_eq!(store.collect(&uses).unwrap(), 3);
+    assert!(gone.iter().all(|dir| !dir.exists()) && kept.iter().all(|dir| dir.exists()));
+    assert_eq!(store.collect(&|_, _| false).unwrap(), 1, "now nobody stands on it");
+    assert!(own.layers[0].join("usr/lib/bastide/code-runner").exists());
+    assert_eq!(store.collect(&|_, _| false).unwrap(), 0);
+}
+
+#[test]
 fn what_an_older_version_built_is_still_a_template() {
     let dir = tempfile::tempdir().unwrap();
     let store = TemplateStore::open(dir.path()).unwrap();
