@@ -51,7 +51,13 @@ pub struct Revoked {
 
 impl CreateKey {
     pub fn owner(&self) -> Result<Option<OwnerId>, Error> {
-        self.owner.as_deref().map(str::parse).transpose()
+        let owner: Option<OwnerId> = self.owner.as_deref().map(str::parse).transpose()?;
+        match owner {
+            Some(owner) if owner.is_of_code_mode() => {
+                Err(Error::invalid("owner", format!("this name is the platform's own: {owner}")))
+            }
+            owner => Ok(owner),
+        }
     }
 
     pub fn plan(&self) -> Result<Option<Plan>, Error> {

@@ -168,9 +168,9 @@ impl Drop for Errand {
 /// Names tried before giving up.
 const NAMES_TRIED: usize = 8;
 
-/// Whom such sandboxes belong to. Nobody has a key of this owner.
+/// Whom such sandboxes belong to.
 fn platform() -> Caller {
-    let owner = "usr_code-mode".parse().expect("a valid owner");
+    let owner = OwnerId::of_code_mode();
     Caller { owner, plan: Plan::Operator, quota: QuotaRow::default() }
 }
 

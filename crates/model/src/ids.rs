@@ -98,9 +98,20 @@ impl fmt::Display for SandboxRef {
 pub struct OwnerId(String);
 
 impl OwnerId {
+    /// The platform itself, to which the sandboxes of code mode belong. Nobody has a key of it.
+    pub fn of_code_mode() -> Self {
+        Self(Self::CODE_MODE.into())
+    }
+
+    pub fn is_of_code_mode(&self) -> bool {
+        self.0 == Self::CODE_MODE
+    }
+
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    const CODE_MODE: &str = "usr_code-mode";
 }
 
 impl FromStr for OwnerId {

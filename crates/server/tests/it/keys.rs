@@ -128,3 +128,18 @@ async fn bad_requests_are_named() {
     operator.get("/v1/api-keys?whose=bob").await.refuses("whose");
     server.stop().await;
 }
+
+#[tokio::test]
+async fn nobody_gets_a_key_of_the_platform() {
+    let server = TestServer::start().await;
+    for plan in [json!(null), json!("operator")] {
+        let asked = json!({ "owner": "usr_code-mode", "plan": plan });
+        let refused = server.operator.post("/v1/api-keys", &asked).await.refuses("owner");
+        assert!(refused.contains("the platform's own"), "{refused}");
+    }
+    let keys = server.operator.get("/v1/api-keys?owner=usr_code-mode").await.json(200);
+    assert_eq!(keys["api_keys"], json!([]));
+    let asked = json!({ "owner": "usr_code-mode-2" });
+    server.operator.post("/v1/api-keys", &asked).await.json(201);
+    server.stop().await;
+}
