@@ -9,13 +9,10 @@ use guest_proto::code::{Call, Done, Job, LINE_BYTES_MAX, Outcome, Reply, Said};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio_util::codec::{FramedRead, LinesCodec};
 
+use super::target::Way;
+
 /// Calls that are done at the same time; the engine's next one waits.
 const CALLS_AT_ONCE: usize = 8;
-
-/// Does what the code asks for.
-pub(super) trait Caller {
-    fn call(&self, call: Call) -> impl Future<Output = Outcome> + Send;
-}
 
 /// How a conversation ended.
 #[derive(Debug, PartialEq, Eq)]
@@ -31,7 +28,7 @@ pub(super) enum Ended {
 pub(super) async fn converse<S: AsyncRead + AsyncWrite>(
     engine: S,
     (job, spec): (&Job, Option<&str>),
-    caller: &impl Caller,
+    way: &Way<'_>,
     calls_max: u32,
 ) -> Ended {
     let (reader, mut writer) = tokio::io::split(engine);
@@ -60,7 +57,7 @@ pub(super) async fn converse<S: AsyncRead + AsyncWrite>(
                 Ok(Some(Said::Call(call))) => {
                     made += 1;
                     let refused = (made > calls_max).then(|| too_many(calls_max));
-                    calls.push(answer(caller, call, refused));
+                    calls.push(answer(way, call, refused));
                 }
                 Ok(None) => return Ended::Gone,
                 Err(why) => return Ended::Nonsense(why),
@@ -83,11 +80,11 @@ where
     }
 }
 
-async fn answer(caller: &impl Caller, call: Call, refused: Option<String>) -> Reply {
+async fn answer(way: &Way<'_>, call: Call, refused: Option<String>) -> Reply {
     let id = call.id;
     let outcome = match refused {
         Some(why) => Outcome::Refused(why),
-        None => caller.call(call).await,
+        None => way.call(call).await,
     };
     Reply { id, outcome }
 }

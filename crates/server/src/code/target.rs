@@ -84,8 +84,9 @@ impl Target {
     }
 }
 
-impl super::relay::Caller for Way<'_> {
-    async fn call(&self, call: Call) -> Outcome {
+impl Way<'_> {
+    /// Does what the code asks for, unless a check is against it.
+    pub(super) async fn call(&self, call: Call) -> Outcome {
         let checked = match self.check(&call) {
             Ok(checked) => checked,
             Err(why) => return Outcome::Refused(why),
@@ -102,9 +103,7 @@ impl super::relay::Caller for Way<'_> {
             Err(why) => Outcome::Refused(why),
         }
     }
-}
 
-impl Way<'_> {
     fn check(&self, call: &Call) -> Result<Checked, String> {
         let method = METHODS.iter().find(|known| known.as_str() == call.method);
         let method = method.ok_or_else(|| format!("no such method: {:?}", call.method))?.clone();
