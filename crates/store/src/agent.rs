@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use model::{OwnerId, Result, SandboxId};
 
 use crate::change::execute;
-use crate::db::{Db, Row};
+use crate::db::{Db, Row, bounded};
 use crate::meter::DAY_USEC;
 use crate::read::micros;
 use crate::{Pending, Store};
@@ -74,7 +74,6 @@ impl Store {
 
     /// Adds to the sums of an owner's day. Counted, never charged.
     pub fn count_tokens(&self, owner: OwnerId, at: Timestamp, tokens: Tokens) -> Pending<()> {
-        let bounded = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
         self.0.writer.submit(move |batch| {
             execute(
                 &batch.db,

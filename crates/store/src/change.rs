@@ -4,7 +4,7 @@
 use jiff::Timestamp;
 use model::{Conflict, Error, Event, EventKind, Name, OwnerId, Result, SandboxId};
 
-use crate::db::{Db, Value};
+use crate::db::{Db, Value, bounded};
 use crate::read::micros;
 use crate::writer::{Batch, Pending};
 use crate::{Metered, Store, Tariff, agent, billing, code, event, lease, meter, persisted, rate};
@@ -201,7 +201,7 @@ fn count(db: &Db<'_>, of: &Subject, metered: &Metered) -> Result<()> {
     if open.unwrap_or_default() == 0 {
         return Ok(());
     }
-    let used = (micros(metered.at), i64::try_from(metered.cpu_usec).unwrap_or(i64::MAX));
+    let used = (micros(metered.at), bounded(metered.cpu_usec));
     meter::meter(db, (&of.id, &metered.incarnation), used, &of.tariff)
 }
 
@@ -262,7 +262,7 @@ fn settle(db: &Db<'_>, of: &Subject, answer: Option<&str>) -> Result<()> {
 
 /// Whether it was open.
 fn end_leg(batch: &mut Batch<'_>, of: &Subject, end: &LegEnd) -> Result<bool> {
-    let cpu_usec = i64::try_from(end.cpu_usec).unwrap_or(i64::MAX);
+    let cpu_usec = bounded(end.cpu_usec);
     let started_at = batch.db.first(
         "UPDATE legs SET ended_at = $1, cpu_usec = $2
          WHERE sandbox = $3 AND incarnation = $4 AND ended_at IS NULL RETURNING started_at",

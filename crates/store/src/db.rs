@@ -152,6 +152,12 @@ impl Row<'_> {
         text.map(|text| understood(column, &text)).transpose()
     }
 
+    /// A number that is never below zero.
+    pub(crate) fn unsigned(&self, column: usize) -> Result<u64> {
+        let number = u64::try_from(self.get::<i64>(column)?);
+        Ok(number.with_context(|| format!("understand column {column}"))?)
+    }
+
     pub(crate) fn flag(&self, column: usize) -> Result<bool> {
         Ok(self.get::<i64>(column)? != 0)
     }
@@ -161,6 +167,11 @@ impl Row<'_> {
         let digest = <[u8; 32]>::try_from(bytes);
         Ok(digest.map_err(|_| anyhow::anyhow!("read column {column}: not a digest"))?)
     }
+}
+
+/// A number as a column can have it.
+pub(crate) fn bounded(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 /// What is in the database and wrong is our own mistake, whatever it would be in a request.

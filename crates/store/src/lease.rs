@@ -52,5 +52,5 @@ pub(crate) fn check(db: &Db<'_>, fence: Option<Epoch>) -> Result<()> {
 }
 
 fn epoch(row: &Row<'_>) -> Result<Epoch> {
-    Ok(Epoch(u64::try_from(row.get::<i64>(0)?).context("read an epoch")?))
+    Ok(Epoch(row.unsigned(0)?))
 }

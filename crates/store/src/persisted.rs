@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use model::{OwnerId, Result};
 
 use crate::change::execute;
-use crate::db::{Db, Row};
+use crate::db::{Db, Row, bounded};
 use crate::read::{micros, timestamp};
 use crate::{Pending, Store};
 
@@ -102,7 +102,7 @@ impl Store {
         let conversation = conversation.to_owned();
         self.read(move |db| {
             let sql = "SELECT origin, sequence FROM persisted_origins WHERE conversation = $1";
-            db.all(sql, &[&conversation], |row| Ok((row.get(0)?, unsigned(row, 1)?)))
+            db.all(sql, &[&conversation], |row| Ok((row.get(0)?, row.unsigned(1)?)))
         })
         .await
     }
@@ -159,7 +159,7 @@ impl Store {
         after: u64,
         most: u32,
     ) -> Result<Vec<PersistedEvent>> {
-        let (conversation, after) = (conversation.to_owned(), signed(after));
+        let (conversation, after) = (conversation.to_owned(), bounded(after));
         self.read(move |db| {
             let sql = format!(
                 "SELECT sequence, at, event FROM persisted_events
@@ -167,7 +167,7 @@ impl Store {
             );
             db.all(&sql, &[&conversation, &after], |row| {
                 let at = timestamp(row.get(1)?)?;
-                Ok(PersistedEvent { sequence: unsigned(row, 0)?, at, event: row.get(2)? })
+                Ok(PersistedEvent { sequence: row.unsigned(0)?, at, event: row.get(2)? })
             })
         })
         .await
@@ -185,7 +185,7 @@ impl Store {
     }
 
     async fn set(&self, sql: &'static str, to: u64, conversation: &str) -> Result<()> {
-        let (conversation, to) = (conversation.to_owned(), signed(to));
+        let (conversation, to) = (conversation.to_owned(), bounded(to));
         let set = self
             .0
             .writer
@@ -195,7 +195,7 @@ impl Store {
 
     /// The backend has everything up to this event, or never will: nobody needs it here any more.
     pub async fn forget_persisted(&self, conversation: &str, last: u64) -> Result<()> {
-        let (conversation, last) = (conversation.to_owned(), signed(last));
+        let (conversation, last) = (conversation.to_owned(), bounded(last));
         let forgotten = self.0.writer.submit(move |batch| {
             let db = &batch.db;
             let gone = "DELETE FROM persisted_events WHERE conversation = $1 AND sequence <= $2";
@@ -227,11 +227,11 @@ impl Incoming<'_> {
         };
         let sql = "SELECT sequence FROM persisted_origins WHERE conversation = $1 AND origin = $2";
         let of: [&dyn crate::db::Value; 2] = [&self.conversation, &self.origin];
-        let mut read = db.first(sql, &of, |row| unsigned(row, 0))?.unwrap_or(0);
+        let mut read = db.first(sql, &of, |row| row.unsigned(0))?.unwrap_or(0);
         let sql = "SELECT CAST(coalesce(sum(waiting_bytes), 0) AS BIGINT) FROM persisted
                    WHERE owner = $1";
         let of_owner = db.first(sql, &[&known.owner.as_str()], |row| row.get::<i64>(0))?;
-        let waiting = signed(known.waiting_bytes);
+        let waiting = bounded(known.waiting_bytes);
         if waiting >= CONVERSATION_BYTES_MAX || of_owner.unwrap_or(0) >= OWNER_BYTES_MAX {
             return Ok(Appended::Full);
         }
@@ -242,25 +242,25 @@ impl Incoming<'_> {
             }
             (read, last) = (*sequence, last + 1);
             // As the database counts it: in characters.
-            bytes += signed(event.chars().count() as u64);
+            bytes += bounded(event.chars().count() as u64);
             execute(
                 db,
                 "INSERT INTO persisted_events (conversation, sequence, at, event)
                  VALUES ($1, $2, $3, $4)",
-                &[&self.conversation, &signed(last), &micros(self.now), &event.as_str()],
+                &[&self.conversation, &bounded(last), &micros(self.now), &event.as_str()],
             )?;
         }
         execute(
             db,
             "INSERT INTO persisted_origins (conversation, origin, sequence) VALUES ($1, $2, $3)
              ON CONFLICT (conversation, origin) DO UPDATE SET sequence = excluded.sequence",
-            &[&self.conversation, &self.origin, &signed(read)],
+            &[&self.conversation, &self.origin, &bounded(read)],
         )?;
         execute(
             db,
             "UPDATE persisted SET appended = $1, waiting_bytes = waiting_bytes + $2
              WHERE conversation = $3",
-            &[&signed(last), &bytes, &self.conversation],
+            &[&bounded(last), &bytes, &self.conversation],
         )?;
         Ok(Appended::Kept)
     }
@@ -285,17 +285,9 @@ fn persisted(row: &Row<'_>) -> Result<Persisted> {
         owner: row.parsed(1)?,
         sealed: row.get(2)?,
         base: base.map(|base| u64::try_from(base).unwrap_or(0)),
-        appended: unsigned(row, 4)?,
-        delivered: unsigned(row, 5)?,
-        sending: unsigned(row, 6)?,
-        waiting_bytes: unsigned(row, 7)?,
+        appended: row.unsigned(4)?,
+        delivered: row.unsigned(5)?,
+        sending: row.unsigned(6)?,
+        waiting_bytes: row.unsigned(7)?,
     })
-}
-
-fn signed(count: u64) -> i64 {
-    i64::try_from(count).unwrap_or(i64::MAX)
-}
-
-fn unsigned(row: &Row<'_>, column: usize) -> Result<u64> {
-    Ok(u64::try_from(row.get::<i64>(column)?).unwrap_or(0))
 }

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use model::{Error, OwnerId, Result, SandboxId, SessionId, SessionSpec, SessionStatus};
 
 use crate::change::execute;
-use crate::db::{Db, Row};
+use crate::db::{Db, Row, bounded};
 use crate::meter::DAY_USEC;
 use crate::read::{micros, timestamp};
 use crate::{Pending, Store, lease};
@@ -300,9 +300,6 @@ fn count(db: &Db<'_>, owner: &OwnerId, at: Timestamp) -> Result<()> {
 fn record(row: &Row<'_>) -> Result<SessionRecord> {
     let spec: SessionSpec =
         serde_json::from_str(&row.get::<String>(2)?).context("understand a session")?;
-    let unsigned = |column| -> Result<u64> {
-        Ok(u64::try_from(row.get::<i64>(column)?).context("read a number")?)
-    };
     let resumed_at: Option<i64> = row.get(13)?;
     Ok(SessionRecord {
         id: row.parsed(0)?,
@@ -311,18 +308,14 @@ fn record(row: &Row<'_>) -> Result<SessionRecord> {
         status: row.parsed(3)?,
         reason: row.get(4)?,
         sandbox: row.parsed_if_any(5)?,
-        life: unsigned(6)?,
+        life: row.unsigned(6)?,
         native_session_id: row.get(7)?,
         created_at: timestamp(row.get(8)?)?,
         expires_at: timestamp(row.get(9)?)?,
-        input_tokens: unsigned(10)?,
-        output_tokens: unsigned(11)?,
-        tool_calls: unsigned(12)?,
+        input_tokens: row.unsigned(10)?,
+        output_tokens: row.unsigned(11)?,
+        tool_calls: row.unsigned(12)?,
         resumed_at: resumed_at.map(timestamp).transpose()?,
         previous_status: row.parsed_if_any(14)?,
     })
-}
-
-fn bounded(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
 }

@@ -7,12 +7,11 @@
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
-use anyhow::Context;
 use model::{Error, Result, SessionId};
 use tokio::sync::broadcast;
 
 use crate::db::postgres::{Order, Postgres};
-use crate::db::{Db, Row, Value};
+use crate::db::{Db, Row, Value, bounded};
 use crate::read::{Readers, Source};
 use crate::writer::{Pending, Target, Writer};
 use crate::{Store, schema};
@@ -94,7 +93,7 @@ impl Store {
                 let detail = format!("the log of {id} ends with {}, not {after}", end.sequence);
                 return Err(Error::wrong_state(detail));
             }
-            append(&batch.db, &id, (signed(life)?, signed(after)?), &events)
+            append(&batch.db, &id, (bounded(life), bounded(after)), &events)
         })
     }
 
@@ -109,7 +108,7 @@ impl Store {
         after: u64,
         (count, bytes): (u32, u64),
     ) -> Result<Vec<LogRow>> {
-        let (after, bytes) = (signed(after)?, signed(bytes)?);
+        let (after, bytes) = (bounded(after), bounded(bytes));
         self.read_log(move |db| {
             let sql = "SELECT sequence, event FROM (
                    SELECT sequence, event, length(event) AS here,
@@ -130,8 +129,7 @@ impl Store {
         before: u64,
         (count, bytes): (u32, u64),
     ) -> Result<Vec<LogRow>> {
-        let before = i64::try_from(before).unwrap_or(i64::MAX);
-        let bytes = signed(bytes)?;
+        let (before, bytes) = (bounded(before), bounded(bytes));
         self.read_log(move |db| {
             let sql = "SELECT sequence, event FROM (
                    SELECT sequence, event, length(event) AS here,
@@ -163,24 +161,24 @@ impl Store {
 
 fn row(row: &Row<'_>) -> Result<LogRow> {
     let event: String = row.get(1)?;
-    Ok(LogRow { sequence: unsigned(row, 0)?, event: event.into() })
+    Ok(LogRow { sequence: row.unsigned(0)?, event: event.into() })
 }
 
 fn end(db: &Db<'_>, session: &str) -> Result<LogEnd> {
     let sql = "SELECT sequence, life, cursor FROM session_events WHERE session = $1
                ORDER BY sequence DESC LIMIT 1";
     let read = |row: &Row<'_>| {
-        let (sequence, life) = (unsigned(row, 0)?, unsigned(row, 1)?);
-        Ok(LogEnd { sequence, life, cursor: unsigned(row, 2)? })
+        let (sequence, life) = (row.unsigned(0)?, row.unsigned(1)?);
+        Ok(LogEnd { sequence, life, cursor: row.unsigned(2)? })
     };
     Ok(db.first(sql, &[&session], read)?.unwrap_or_default())
 }
 
 fn append(db: &Db<'_>, session: &str, (life, after): (i64, i64), events: &[Logged]) -> Result<()> {
-    let row = |(sequence, event): (i64, &Logged)| -> Result<(i64, i64, String)> {
-        Ok((sequence, signed(event.cursor)?, event.event.as_ref().to_owned()))
+    let row = |(sequence, event): (i64, &Logged)| {
+        (sequence, bounded(event.cursor), event.event.as_ref().to_owned())
     };
-    let rows: Vec<_> = (after + 1..).zip(events).map(row).collect::<Result<_>>()?;
+    let rows: Vec<(i64, i64, String)> = (after + 1..).zip(events).map(row).collect();
     let (many, rest) = rows.as_chunks::<ROWS_AT_ONCE>();
     for rows in many {
         insert_rows(db, &INSERT_MANY, (session, life), rows)?;
@@ -214,12 +212,4 @@ fn insert(rows: usize) -> String {
         sql += &format!("{comma}($1, $2, ${first}, ${}, ${})", first + 1, first + 2);
     }
     sql
-}
-
-fn signed(number: u64) -> Result<i64> {
-    Ok(i64::try_from(number).context("write a number")?)
-}
-
-fn unsigned(row: &Row<'_>, column: usize) -> Result<u64> {
-    Ok(u64::try_from(row.get::<i64>(column)?).context("read a number")?)
 }

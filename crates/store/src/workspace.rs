@@ -6,7 +6,7 @@ use model::{OwnerId, Result, WorkspaceId};
 
 use crate::Store;
 use crate::change::execute;
-use crate::db::Row;
+use crate::db::bounded;
 use crate::read::{micros, timestamp};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,7 +27,7 @@ impl Store {
         now: Timestamp,
     ) -> Result<()> {
         let (owner, workspace, at) = (owner.clone(), workspace.clone(), micros(now));
-        let (bytes, files) = (signed(bytes), signed(files));
+        let (bytes, files) = (bounded(bytes), bounded(files));
         let set = self.0.writer.submit(move |batch| {
             execute(
                 &batch.db,
@@ -109,7 +109,7 @@ impl Store {
             let of: [&dyn crate::db::Value; 3] =
                 [&owner.as_str(), &workspace.app_id(), &workspace.capset_id()];
             db.first(sql, &of, |row| {
-                let (bytes, files) = (unsigned(row, 0)?, unsigned(row, 1)?);
+                let (bytes, files) = (row.unsigned(0)?, row.unsigned(1)?);
                 Ok(WorkspaceSize { bytes, files, counted_at: timestamp(row.get(2)?)? })
             })
         })
@@ -122,16 +122,8 @@ impl Store {
         let sum = self.read(move |db| {
             let sql = "SELECT CAST(coalesce(sum(bytes), 0) AS BIGINT) FROM workspace_sizes
                        WHERE owner = $1";
-            db.first(sql, &[&owner.as_str()], |row| unsigned(row, 0))
+            db.first(sql, &[&owner.as_str()], |row| row.unsigned(0))
         });
         Ok(sum.await?.unwrap_or_default())
     }
-}
-
-fn signed(count: u64) -> i64 {
-    i64::try_from(count).unwrap_or(i64::MAX)
-}
-
-fn unsigned(row: &Row<'_>, column: usize) -> Result<u64> {
-    Ok(u64::try_from(row.get::<i64>(column)?).unwrap_or(0))
 }
