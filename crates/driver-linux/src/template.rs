@@ -24,6 +24,7 @@ pub(crate) mod leftovers;
 mod meta;
 mod passwd;
 mod recipe;
+mod skeleton;
 mod sources;
 mod users;
 

@@ -2,9 +2,7 @@
 //! no library, no other program.
 
 use std::collections::BTreeMap;
-use std::fs::{self, Permissions};
-use std::io::Write as _;
-use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
@@ -14,7 +12,8 @@ use model::{Limits, Result, TemplateName};
 use sha2::{Digest, Sha256};
 
 use super::host::hex;
-use super::{Built, HOST, TemplateStore, UNFINISHED, entries, remove_build, wait_for_lock};
+use super::skeleton::{Skeleton, USER, appear, put};
+use super::{Built, HOST, TemplateStore, entries, remove_build};
 use crate::guest_binary::CODE_RUNNER;
 use crate::privilege::Privilege;
 
@@ -26,32 +25,30 @@ const MAPPED: &str = "-1";
 /// The engine bounds itself to half of the memory, so that it can say that there is no more.
 const LIMITS: Limits = Limits { vcpu: 1, cpu_fraction: 1.0, memory_mib: 128, pids: 32, disk_gb: 1 };
 
-const DIRECTORIES: &[(&str, u32)] = &[
-    ("dev", 0o755),
-    ("etc", 0o755),
-    ("home", 0o755),
-    ("home/user", 0o755),
-    ("proc", 0o555),
-    ("run", 0o755),
-    ("sys", 0o555),
-    ("tmp", 0o1777),
-    ("usr", 0o755),
-    ("usr/lib", 0o755),
-    ("usr/lib/bastide", 0o755),
-    ("workspace", 0o755),
-];
+const SKELETON: Skeleton = Skeleton {
+    directories: &[
+        ("dev", 0o755),
+        ("etc", 0o755),
+        ("home", 0o755),
+        ("proc", 0o555),
+        ("run", 0o755),
+        ("sys", 0o555),
+        ("tmp", 0o1777),
+        ("usr", 0o755),
+        ("usr/lib", 0o755),
+        ("usr/lib/bastide", 0o755),
+    ],
+    owned: &["home/user", "workspace"],
+    files: &[
+        ("etc/passwd", "root:x:0:0:root:/:/bin/false\nuser:x:1000:1000::/home/user:/bin/false\n"),
+        ("etc/group", "root:x:0:\nuser:x:1000:\n"),
+        ("etc/hosts", "127.0.0.1 localhost\n::1 localhost\n"),
+        ("etc/hostname", "sandbox\n"),
+        ("etc/resolv.conf", ""),
+    ],
+};
 
-const OWNED: &[&str] = &["home/user", "workspace"];
-
-const FILES: &[(&str, &str)] = &[
-    ("etc/passwd", "root:x:0:0:root:/:/bin/false\nuser:x:1000:1000::/home/user:/bin/false\n"),
-    ("etc/group", "root:x:0:\nuser:x:1000:\n"),
-    ("etc/hosts", "127.0.0.1 localhost\n::1 localhost\n"),
-    ("etc/hostname", "sandbox\n"),
-    ("etc/resolv.conf", ""),
-];
-
-const USER: u32 = 1000;
+const ENGINE: &str = "usr/lib/bastide/code-runner";
 
 static DIGEST: LazyLock<String> = LazyLock::new(|| hex(&Sha256::digest(CODE_RUNNER)));
 
@@ -64,9 +61,9 @@ impl TemplateStore {
         (name.as_str() == HOST).then(|| self.host())
     }
 
-    /// Makes what sandboxes of code mode stand on, unless it is there: it appears by a rename.
+    /// Makes what sandboxes of code mode stand on, unless it is there.
     pub(crate) fn make_code_root(&self) -> Result<()> {
-        make(&self.root)
+        appear(&dir(&self.root), fill)
     }
 
     /// Removes those of other versions of the program that no sandbox stands on. The caller holds the lock.
@@ -111,26 +108,6 @@ fn built(root: &Path) -> Built {
     }
 }
 
-fn make(root: &Path) -> Result<()> {
-    let dir = dir(root);
-    if dir.exists() {
-        return Ok(());
-    }
-    let _lock = wait_for_lock(root)?;
-    if dir.exists() {
-        return Ok(());
-    }
-    let unfinished = root.join(format!("{UNFINISHED}code-{}", std::process::id()));
-    let made = fill(&unfinished)
-        .context("make the root of code mode")
-        .and_then(|()| fs::rename(&unfinished, &dir).context("publish the root of code mode"));
-    if made.is_err() {
-        // The first failure is the one to tell; the sweep takes the rest.
-        let _ = fs::remove_dir_all(&unfinished);
-    }
-    Ok(made?)
-}
-
 fn dir(root: &Path) -> PathBuf {
     // Its home belongs to whom its ids say, so another map has another one.
     let map = match Privilege::current() {
@@ -141,27 +118,11 @@ fn dir(root: &Path) -> PathBuf {
 }
 
 fn fill(root: &Path) -> anyhow::Result<()> {
-    fs::create_dir(root)?;
-    fs::set_permissions(root, Permissions::from_mode(0o755))?;
-    for (path, mode) in DIRECTORIES {
-        let path = root.join(path);
-        fs::create_dir(&path).with_context(|| format!("make {}", path.display()))?;
-        fs::set_permissions(&path, Permissions::from_mode(*mode))?;
+    SKELETON.make(root)?;
+    put(&root.join(ENGINE), CODE_RUNNER, 0o755)?;
+    // It is believed to be whole for as long as the program is the same, over power cuts too.
+    for path in SKELETON.files.iter().map(|(path, _)| *path).chain([ENGINE]) {
+        File::open(root.join(path)).and_then(|file| file.sync_all()).context("flush a file")?;
     }
-    let user = Privilege::current().on_disk(USER);
-    for path in OWNED {
-        chown(root.join(path), Some(user), Some(user)).context("give the home to its user")?;
-    }
-    for (path, content) in FILES {
-        put(&root.join(path), content.as_bytes(), 0o644)?;
-    }
-    // Also when this process has a strict umask.
-    put(&root.join("usr/lib/bastide/code-runner"), CODE_RUNNER, 0o755)
-}
-
-fn put(path: &Path, content: &[u8], mode: u32) -> anyhow::Result<()> {
-    let mut file = fs::File::create(path).with_context(|| format!("make {}", path.display()))?;
-    file.write_all(content).with_context(|| format!("write {}", path.display()))?;
-    file.set_permissions(Permissions::from_mode(mode))?;
-    Ok(file.sync_all()?)
+    Ok(())
 }

@@ -3,9 +3,9 @@
 //! home, no `/var`, no `/srv`.
 
 use std::collections::BTreeMap;
-use std::fs::{self, Permissions};
+use std::fs;
 use std::io;
-use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -13,8 +13,8 @@ use driver::Template;
 use model::{Limits, Result};
 use sha2::{Digest, Sha256};
 
+use super::skeleton::{Skeleton, USER, appear, make_dir};
 use super::{Built, HOST};
-use crate::privilege::Privilege;
 
 /// What programs look for in `/etc`; copied where the machine has it and everybody may read it.
 const FROM_ETC: &[&str] = &[
@@ -40,28 +40,45 @@ const FROM_ETC: &[&str] = &[
     "terminfo",
 ];
 
-const DIRECTORIES: &[(&str, u32)] = &[
-    ("dev", 0o755),
-    ("etc", 0o755),
-    ("home", 0o755),
-    ("mnt", 0o755),
-    ("opt", 0o755),
-    ("proc", 0o555),
-    ("root", 0o700),
-    ("run", 0o755),
-    ("srv", 0o755),
-    ("sys", 0o555),
-    ("tmp", 0o1777),
-    ("usr", 0o755),
-    ("var", 0o755),
-    ("var/cache", 0o755),
-    ("var/lib", 0o755),
-    ("var/log", 0o755),
-    ("var/tmp", 0o1777),
-];
-
-/// Directories of the account `user`.
-const OWNED: &[&str] = &["home/user", "workspace"];
+const SKELETON: Skeleton = Skeleton {
+    directories: &[
+        ("dev", 0o755),
+        ("etc", 0o755),
+        ("home", 0o755),
+        ("mnt", 0o755),
+        ("opt", 0o755),
+        ("proc", 0o555),
+        ("root", 0o700),
+        ("run", 0o755),
+        ("srv", 0o755),
+        ("sys", 0o555),
+        ("tmp", 0o1777),
+        ("usr", 0o755),
+        ("var", 0o755),
+        ("var/cache", 0o755),
+        ("var/lib", 0o755),
+        ("var/log", 0o755),
+        ("var/tmp", 0o1777),
+    ],
+    owned: &["home/user", "workspace"],
+    files: &[
+        (
+            "etc/passwd",
+            "root:x:0:0:root:/root:/bin/bash\n\
+             nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n\
+             user:x:1000:1000::/home/user:/bin/bash\n",
+        ),
+        ("etc/group", "root:x:0:\ntty:x:5:\nnogroup:x:65534:\nuser:x:1000:\n"),
+        (
+            "etc/nsswitch.conf",
+            "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n",
+        ),
+        ("etc/hosts", "127.0.0.1 localhost\n::1 localhost\n"),
+        ("etc/hostname", "sandbox\n"),
+        ("etc/resolv.conf", ""),
+        ("etc/machine-id", ""),
+    ],
+};
 
 const LINKS: &[(&str, &str)] = &[
     ("bin", "usr/bin"),
@@ -71,49 +88,9 @@ const LINKS: &[(&str, &str)] = &[
     ("var/run", "/run"),
 ];
 
-const FILES: &[(&str, &str)] = &[
-    (
-        "etc/passwd",
-        "root:x:0:0:root:/root:/bin/bash\n\
-         nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n\
-         user:x:1000:1000::/home/user:/bin/bash\n",
-    ),
-    ("etc/group", "root:x:0:\ntty:x:5:\nnogroup:x:65534:\nuser:x:1000:\n"),
-    (
-        "etc/nsswitch.conf",
-        "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n",
-    ),
-    ("etc/hosts", "127.0.0.1 localhost\n::1 localhost\n"),
-    ("etc/hostname", "sandbox\n"),
-    ("etc/resolv.conf", ""),
-    ("etc/machine-id", ""),
-];
-
-/// The uid and gid of `user` in every template of ours.
-const USER: u32 = 1000;
-
-/// Makes the lower directory that lies under a view of the machine's `/usr`. A directory that is
-/// there already is complete (it appears by a rename) and is left alone.
+/// Makes the lower directory that lies under a view of the machine's `/usr`, unless it is there.
 pub fn host_skeleton(dir: &Path) -> Result<()> {
-    if dir.exists() {
-        return Ok(());
-    }
-    let parent = dir.parent().unwrap_or(Path::new("/"));
-    fs::create_dir_all(parent).context("make the template directory")?;
-    let _lock = super::wait_for_lock(parent)?;
-    if dir.exists() {
-        return Ok(());
-    }
-    let name = format!("{}host-{}", super::UNFINISHED, std::process::id());
-    let unfinished = parent.join(name);
-    let made = make(&unfinished)
-        .context("make the skeleton of the host template")
-        .and_then(|()| fs::rename(&unfinished, dir).context("publish the skeleton"));
-    if made.is_err() {
-        // The first failure is the one to tell; what stays behind has a name of its own.
-        let _ = fs::remove_dir_all(&unfinished);
-    }
-    Ok(made?)
+    appear(dir, fill)
 }
 
 pub(super) fn built(skeleton: PathBuf) -> Built {
@@ -144,24 +121,10 @@ pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn make(root: &Path) -> anyhow::Result<()> {
-    fs::create_dir(root)?;
-    fs::set_permissions(root, Permissions::from_mode(0o755))?;
-    for (path, mode) in DIRECTORIES {
-        make_dir(&root.join(path), *mode).with_context(|| format!("make {path}"))?;
-    }
-    for path in OWNED {
-        let path = root.join(path);
-        make_dir(&path, 0o755)?;
-        let user = Privilege::current().on_disk(USER);
-        chown(&path, Some(user), Some(user)).context("give the home to its user")?;
-    }
+fn fill(root: &Path) -> anyhow::Result<()> {
+    SKELETON.make(root)?;
     for (path, target) in LINKS {
         symlink(target, root.join(path)).with_context(|| format!("link {path}"))?;
-    }
-    for (path, content) in FILES {
-        fs::write(root.join(path), content).with_context(|| format!("write {path}"))?;
-        fs::set_permissions(root.join(path), Permissions::from_mode(0o644))?;
     }
     for path in FROM_ETC {
         let to = root.join("etc").join(path);
@@ -173,19 +136,14 @@ fn make(root: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn make_dir(path: &Path, mode: u32) -> io::Result<()> {
-    fs::create_dir(path)?;
-    fs::set_permissions(path, Permissions::from_mode(mode))
-}
-
 /// Copies a file, link or tree; leaves out what is absent, special, or not for everybody to read.
-fn copy(from: &Path, to: &Path) -> io::Result<()> {
+fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
     let mut waiting = vec![(from.to_owned(), to.to_owned())];
     while let Some((from, to)) = waiting.pop() {
         let meta = match fs::symlink_metadata(&from) {
             Ok(meta) => meta,
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            Err(error) => return Err(error),
+            Err(error) => return Err(error.into()),
         };
         let for_everybody = meta.permissions().mode() & 0o004 != 0;
         if meta.is_symlink() {
