@@ -11,9 +11,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context, bail};
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags};
 use sha2::{Digest, Sha256};
 
+use super::copy::names_in;
 use super::definition::TemplateFile;
 use super::host::hex;
 
@@ -117,15 +118,7 @@ fn tree(tar: &mut tar::Builder<Digesting>, root: &OwnedFd, to: &Path) -> anyhow:
     while let Some(path) = waiting.pop() {
         let here = if path.as_os_str().is_empty() { Path::new(".") } else { path.as_path() };
         let dir = open(root, here, inside)?;
-        let mut names = Vec::new();
-        for entry in Dir::read_from(&dir)? {
-            let name = entry?.file_name().to_bytes().to_vec();
-            if name != b"." && name != b".." {
-                names.push(name);
-            }
-        }
-        names.sort();
-        for name in names {
+        for name in names_in(&dir)? {
             let name = OsStr::from_bytes(&name);
             let stat = rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
             let path = path.join(name);

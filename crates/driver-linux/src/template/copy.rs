@@ -58,6 +58,19 @@ pub(super) fn copy(from: &Path, to: &Path) -> anyhow::Result<Copied> {
     Ok(Copied { id: hex(&copy.hash.finalize()), bytes: copy.bytes })
 }
 
+/// What is in a directory, in an order that does not depend on the file system.
+pub(super) fn names_in(dir: &OwnedFd) -> anyhow::Result<Vec<Vec<u8>>> {
+    let mut names = Vec::new();
+    for entry in Dir::read_from(dir)? {
+        let name = entry?.file_name().to_bytes().to_vec();
+        if name != b"." && name != b".." {
+            names.push(name);
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
 impl Copy {
     fn open(&self, path: &Path, flags: OFlags) -> anyhow::Result<OwnedFd> {
         let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
@@ -72,15 +85,7 @@ impl Copy {
         self.to.directory(path, meta(&stat))?;
         self.note(b'd', path, &stat);
         self.attributes(&dir, path)?;
-        let mut names = Vec::new();
-        for entry in Dir::read_from(&dir)? {
-            let name = entry?.file_name().to_bytes().to_vec();
-            if name != b"." && name != b".." {
-                names.push(name);
-            }
-        }
-        names.sort();
-        for name in names {
+        for name in names_in(&dir)? {
             let name = OsStr::from_bytes(&name);
             let stat = rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
             let path = path.join(name);
