@@ -78,6 +78,67 @@ fn limits_are_said_and_what_was_done_can_be_verified() {
     server.end();
 }
 
+/// The rows of a table without its header, sorted, one blank between columns.
+fn rows(table: &str) -> Vec<String> {
+    let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut rows: Vec<String> = table.lines().skip(1).map(words).collect();
+    rows.sort();
+    rows
+}
+
+#[test]
+fn the_money_of_an_organisation_is_shown_as_tables_and_as_json() {
+    let server = Server::start();
+    let acme = server.json(&["org", "create", "Acme"]);
+    let acme = acme["id"].as_str().unwrap();
+    for (owner, cents) in [("usr_ada", "700"), ("usr_bob", "30"), ("usr_eve", "5000")] {
+        server.json(&["keys", "create", "--owner", owner, "--plan", "free"]);
+        server.ok(&["billing", "grant", owner, cents, "--description", "invoice 7"]);
+    }
+    // The sandbox `box` is the operator's.
+    for owner in ["usr_ada", "usr_bob", "usr_operator"] {
+        server.ok(&["org", "add", acme, owner]);
+    }
+    let balance = server.ok(&["org", "balance", acme]);
+    let wanted = ["all 730", "usr_ada 700", "usr_bob 30", "usr_operator 0"];
+    assert_eq!(rows(&balance), wanted, "{balance}");
+    assert!(balance.starts_with("OWNER") && balance.lines().last().unwrap().starts_with("all"));
+    assert_eq!(server.json(&["org", "balance", acme])["credit_balance"], 730);
+
+    let moved = server.ok(&["org", "transactions", acme]);
+    let newest_first: Vec<_> = moved.lines().skip(1).collect();
+    assert!(newest_first[0].contains("usr_bob") && newest_first[1].contains("usr_ada"), "{moved}");
+    let ends = |row: &str, end: &str| rows(&format!("\n{row}"))[0].ends_with(end);
+    assert!(ends(newest_first[1], "usr_ada 700 invoice 7"), "{moved}");
+    assert_eq!(newest_first.len(), 2, "nothing of those outside: {moved}");
+    let page = server.json(&["org", "transactions", acme, "--limit", "1", "--offset", "1"]);
+    let page = page["transactions"].as_array().unwrap();
+    assert_eq!((page.len(), &page[0]["owner"]), (1, &"usr_ada".into()));
+
+    let used = || rows(&server.ok(&["org", "usage", acme]));
+    let operators = |rows: &[String]| rows[2].starts_with("usr_operator 1 ");
+    let counted = (0..500).map(|_| used()).find(|rows| {
+        operators(rows) || {
+            super::pause();
+            false
+        }
+    });
+    let counted = counted.expect("the operator's sandbox is counted");
+    assert_eq!(counted[..2], ["usr_ada 0 0 0 0", "usr_bob 0 0 0 0"]);
+    let members = server.json(&["org", "usage", acme])["members"].as_array().unwrap().len();
+    assert_eq!(members, 3);
+
+    for what in ["balance", "transactions", "usage"] {
+        let none = "org_00000000000000000000000000000000";
+        let refused = server.fed(&["org", what, none], b"");
+        let said = String::from_utf8(refused.stderr).unwrap();
+        assert_eq!(refused.status.code(), Some(1), "{what}: {said}");
+        let wrong = server.fed(&["org", what, "../../x"], b"");
+        assert!(String::from_utf8(wrong.stderr).unwrap().contains("not an id: ../../x"));
+    }
+    server.end();
+}
+
 #[test]
 fn templates_are_listed_built_or_not() {
     let server = Server::start();
