@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use tracing::Instrument;
 
 use crate::app::{App, Standing};
+use crate::code;
 use crate::limits::REQUEST_ID_BYTES_MAX;
 use crate::preview::Foreign;
 use crate::refusal::Refusal;
@@ -44,7 +45,8 @@ pub(crate) async fn pass(State(app): State<App>, mut request: Request, next: Nex
     // Without the query, which may hold what a log should not.
     let path = request.uri().path().to_owned();
     let route = request.extensions().get::<MatchedPath>().cloned();
-    let span = tracing::info_span!("request", request.id = id.to_str().unwrap_or_default());
+    // So that it is there whatever level is logged.
+    let span = tracing::error_span!("request", request.id = id.to_str().unwrap_or_default());
     if matches!(app.standing, Standing::Follows(_)) {
         // The other server's log has the same.
         request.headers_mut().insert(REQUEST_ID.clone(), id.clone());
@@ -56,10 +58,18 @@ pub(crate) async fn pass(State(app): State<App>, mut request: Request, next: Nex
     let foreign = response.extensions().get::<Foreign>().is_some();
     let route = route.as_ref().filter(|_| !foreign).map(MatchedPath::as_str);
     app.metrics.answered(&method, route, status, took);
-    span.in_scope(|| {
-        let latency_us = u32::try_from(took.as_micros()).unwrap_or(u32::MAX);
-        let latency_ms = f64::from(latency_us) / 1000.0;
-        tracing::info!(target: "access", %method, path, status, latency_ms, "answered");
+    let latency_us = u32::try_from(took.as_micros()).unwrap_or(u32::MAX);
+    let latency_ms = f64::from(latency_us) / 1000.0;
+    // What a model's client gets wrong is for whoever set it up (002); the rest is between API and caller.
+    let told = route.is_some_and(|route| code::PATHS.contains(&route));
+    span.in_scope(|| match status {
+        500.. if told => {
+            tracing::error!(target: "access", %method, path, status, latency_ms, "answered");
+        }
+        400.. if told => {
+            tracing::warn!(target: "access", %method, path, status, latency_ms, "answered");
+        }
+        _ => tracing::info!(target: "access", %method, path, status, latency_ms, "answered"),
     });
     let headers = response.headers_mut();
     headers.insert(REQUEST_ID.clone(), id);

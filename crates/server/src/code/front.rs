@@ -85,7 +85,8 @@ pub(crate) async fn gate(State(app): State<App>, mut request: Request, next: Nex
     let gone = CancellationToken::new();
     // Cancelled too when the client goes away, which drops this future.
     let _gone = gone.clone().drop_guard();
-    request.extensions_mut().insert(Arc::new(Identity { payer, secret, peer, gone }));
+    let span = tracing::Span::current();
+    request.extensions_mut().insert(Arc::new(Identity { payer, secret, peer, span, gone }));
     next.run(request).await
 }
 

@@ -16,6 +16,8 @@ pub(crate) struct Identity {
     pub(super) payer: Caller,
     pub(super) secret: SecretText,
     pub(super) peer: Option<PeerAddress>,
+    /// The request's, whose id its lines in the log have.
+    pub(super) span: tracing::Span,
     /// Cancelled when nobody waits for the answer any more.
     pub(super) gone: CancellationToken,
 }

@@ -11,6 +11,7 @@ use rmcp::model::{
 };
 use rmcp::service::{RequestContext, RoleServer};
 use serde_json::{Value, json};
+use tracing::Instrument as _;
 
 use super::identity::Identity;
 use crate::app::App;
@@ -134,6 +135,7 @@ impl ServerHandler for Tools {
         let nobody = || ErrorData::invalid_request("nobody is known to call", None);
         let identity = identity.ok_or_else(nobody)?;
         let run = self.app.code.run(&self.app, kind, code, &identity);
+        let run = run.instrument(identity.span.clone());
         let answer = tokio::select! {
             answer = run => answer,
             // Dropping it ends its sandbox.

@@ -2,6 +2,7 @@
 //! sandbox, so what is tested here is everything but the sandbox.
 
 mod foreign;
+mod told;
 
 use axum::body::Body;
 use serde_json::{Value, json};

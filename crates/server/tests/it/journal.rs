@@ -10,7 +10,7 @@ use crate::client::Client;
 use crate::harness::TestServer;
 
 #[derive(Clone, Default)]
-struct Journal(Arc<Mutex<Vec<u8>>>);
+pub(crate) struct Journal(Arc<Mutex<Vec<u8>>>);
 
 impl io::Write for Journal {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -32,22 +32,28 @@ impl MakeWriter<'_> for Journal {
 }
 
 impl Journal {
-    fn text(&self) -> String {
+    /// Keeps what is logged from now on; a test has its process to itself.
+    pub(crate) fn start(level: tracing::Level) -> Self {
+        let journal = Self::default();
+        tracing_subscriber::fmt()
+            .json()
+            .flatten_event(true)
+            .with_max_level(level)
+            .with_writer(journal.clone())
+            .try_init()
+            .unwrap();
+        journal
+    }
+
+    pub(crate) fn text(&self) -> String {
         String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
     }
 }
 
 #[tokio::test]
 async fn every_request_has_a_line_and_no_secret_is_in_any() {
-    let journal = Journal::default();
-    // Everything, of every crate: this test has its process to itself.
-    tracing_subscriber::fmt()
-        .json()
-        .flatten_event(true)
-        .with_max_level(tracing::Level::TRACE)
-        .with_writer(journal.clone())
-        .try_init()
-        .unwrap();
+    // Everything, of every crate.
+    let journal = Journal::start(tracing::Level::TRACE);
     let server = TestServer::start().await;
     let operator = &server.operator;
     let made = operator.post_nothing("/v1/api-keys").await.json(201);
