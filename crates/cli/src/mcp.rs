@@ -3,6 +3,7 @@
 //! server of its own or for one that runs.
 
 mod bridge;
+mod dotenv;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
@@ -19,6 +20,8 @@ use crate::failure::Failure;
 use crate::serve;
 
 const PORT: u16 = 3000;
+/// In the current directory.
+const DOTENV: &str = ".env";
 /// Sandboxes that wait for calls, unless somebody says otherwise.
 const WARM: &str = "2";
 /// Until a server of its own answers.
@@ -46,7 +49,7 @@ pub(crate) struct McpArgs {
 }
 
 pub(crate) fn execute(args: &McpArgs) -> Result<ExitCode, Failure> {
-    let said = Said::of_process();
+    let said = Said::of_process()?;
     let key = said.get(&["BASTIDE_API_KEY", "E2B_API_KEY"]);
     let key = match &args.key_file {
         Some(file) => Some(read_key(file)?),
@@ -131,19 +134,22 @@ fn read_key(file: &Path) -> Result<String, Failure> {
 struct Said(BTreeMap<String, String>);
 
 impl Said {
-    fn of_process() -> Self {
-        Self(
-            std::env::vars_os()
-                .filter_map(|(name, value)| {
-                    Some((name.into_string().ok()?, value.into_string().ok()?))
-                })
-                .collect(),
-        )
+    /// The process's variables, and those of the file `.env` that it does not have.
+    fn of_process() -> Result<Self, Failure> {
+        let mut all = match std::fs::read_to_string(DOTENV) {
+            Ok(text) => dotenv::read(&text),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => BTreeMap::new(),
+            Err(error) => return Err(Failure::new(format!("cannot read {DOTENV}: {error}"))),
+        };
+        all.extend(std::env::vars_os().filter_map(|(name, value)| {
+            Some((name.into_string().ok()?, value.into_string().ok()?))
+        }));
+        Ok(Self(all))
     }
 
     /// The first of these that is set.
     fn get(&self, names: &[&str]) -> Option<String> {
-        names.iter().find_map(|name| self.0.get(*name)).filter(|text| !text.is_empty()).cloned()
+        names.iter().find_map(|name| self.0.get(*name).filter(|text| !text.is_empty())).cloned()
     }
 
     /// The same as settings of a server.
@@ -158,10 +164,10 @@ impl Said {
         };
         default("LISTEN", self.listen()?.to_string());
         default("CODE_WARM", WARM.to_owned());
-        default("LOG_FORMAT", self.get(&["LOG_FORMAT"]).unwrap_or_else(|| "json".to_owned()));
-        if let Some(level) = self.get(&["LOG_LEVEL"]) {
-            default("LOG_LEVEL", level_of(&level).to_owned());
-        }
+        default(
+            "LOG_FORMAT",
+            self.get(&["BASTIDE_LOG_FORMAT", "LOG_FORMAT"]).unwrap_or_else(|| "json".to_owned()),
+        );
         let debug = self.get(&["BASTIDE_MCP_DEBUG_ENDPOINT", "MCP_DEBUG_ENDPOINT"]);
         let debug = debug.as_deref() != Some("false");
         default("CODE_DEBUG_ENDPOINT", debug.to_string());
@@ -174,6 +180,10 @@ impl Said {
         }
         if let Some(spec) = self.get(&["BASTIDE_OPENAPI_URL", "E2B_OPENAPI_URL"]) {
             default("CODE_SPEC", spec);
+        }
+        if let Some(level) = self.get(&["BASTIDE_LOG_LEVEL", "LOG_LEVEL"]) {
+            let level = level_of(&level).to_owned();
+            environment.variables.insert("BASTIDE_LOG_LEVEL".to_owned(), level);
         }
         Ok(environment)
     }
@@ -235,7 +245,10 @@ mod tests {
         }
         check(&[], "BASTIDE_CODE_DEBUG_ENDPOINT", Some("true"));
         check(&[("MCP_DEBUG_ENDPOINT", "false")], "BASTIDE_CODE_DEBUG_ENDPOINT", Some("false"));
-        check(&[("LOG_LEVEL", "silent")], "BASTIDE_LOG_LEVEL", Some("off"));
+        for name in ["LOG_LEVEL", "BASTIDE_LOG_LEVEL"] {
+            check(&[(name, "silent")], "BASTIDE_LOG_LEVEL", Some("off"));
+            check(&[(name, "fatal")], "BASTIDE_LOG_LEVEL", Some("error"));
+        }
         check(&[], "BASTIDE_LOG_FORMAT", Some("json"));
         check(&[("LOG_FORMAT", "pretty")], "BASTIDE_LOG_FORMAT", Some("pretty"));
         assert!(said(&[("PORT", "x")]).environment().is_err());

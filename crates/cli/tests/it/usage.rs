@@ -51,6 +51,25 @@ fn a_server_that_runs_is_spoken_to_over_stdio_or_by_the_client_itself() {
 }
 
 #[test]
+fn what_is_in_the_file_env_is_said_unless_the_environment_says_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = |text: &str, more: &[(&str, &str)]| {
+        std::fs::write(dir.path().join(".env"), text).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_bastide"));
+        command.args(["mcp", "--stdio", "--server", "nonsense"]).current_dir(dir.path());
+        let output = command.env_clear().envs(more.iter().copied()).output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    // Whoever has a key gets as far as the server.
+    assert!(run("", &[]).contains("there is no API key"));
+    assert!(run("export BASTIDE_API_KEY=e2a_1 # mine\n", &[]).contains("not a server URL"));
+    let emptied = run("E2B_API_KEY='e2a_1'\n", &[("E2B_API_KEY", "")]);
+    assert!(emptied.contains("there is no API key"), "{emptied}");
+    assert!(run("HOST=no-address\nnonsense\n", &[]).contains("there is no API key"));
+}
+
+#[test]
 fn every_shell_has_completions() {
     for shell in ["bash", "zsh", "fish"] {
         let output = bastide(&["completions", shell]);
