@@ -19,6 +19,7 @@ pub(super) async fn list(State(app): State<App>) -> Json<Value> {
             endpoint("DELETE", "/mcp", "bearer", "405: there are no sessions"),
             endpoint("GET", "/healthz", "none", "Whether the server answers"),
             endpoint("GET", PATH, "none", "This list"),
+            endpoint("GET", "/openapi.json", "none", "Every route of the API"),
         ],
         "tools": KINDS.map(|kind| kind.name()),
         "status": {

@@ -288,6 +288,13 @@ async fn the_list_of_endpoints_is_open_and_holds_no_secret() {
     let listed = server.nobody().get("/debug/endpoints").await.json(200);
     assert_eq!(listed["tools"], json!(["search", "execute_read", "execute_write"]));
     assert!(!listed.to_string().contains(server.operator.key.as_deref().unwrap()));
+    for one in listed["endpoints"].as_array().unwrap() {
+        let said = |name: &str| one[name].as_str().unwrap();
+        let request = server.nobody().request(said("method"), said("path"));
+        let answer = server.nobody().send(request.body(Body::empty()).unwrap()).await;
+        let wanted = if said("auth") == "none" { 200 } else { 401 };
+        assert_eq!(answer.status.as_u16(), wanted, "{one}");
+    }
     server.stop().await;
     let server = TestServer::start().await;
     assert_eq!(server.nobody().get("/debug/endpoints").await.status, 404);
