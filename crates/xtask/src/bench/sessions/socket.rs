@@ -17,7 +17,7 @@ use crate::bench::clock::Stopwatch;
 /// Longer than anything that is measured.
 const WAIT: Duration = Duration::from_secs(60);
 /// How long nothing has to come for there to be nothing.
-const QUIET: Duration = Duration::from_millis(300);
+const QUIET: Duration = Duration::from_millis(50);
 /// Of a session that has begun: the server waits this long for what a client says first.
 const FIRST_WAIT: Duration = Duration::from_secs(5);
 /// Frames in one write, as the server does it.
