@@ -6,16 +6,21 @@
 //! next one if that cannot do anything twice; a create is given an `Idempotency-Key` for that.
 
 mod leader;
+mod socket;
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{FromRequestParts, MatchedPath, Request, State};
-use axum::http::header::{CONNECTION, EXPECT, HeaderName, TE, TRAILER, TRANSFER_ENCODING, UPGRADE};
+use axum::http::header::{
+    CONNECTION, CONTENT_TYPE, EXPECT, HeaderName, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
+use futures_util::StreamExt as _;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tokio::io::copy_bidirectional_with_sizes;
@@ -68,6 +73,9 @@ const TOLD: &str = "/v1/tenants/me/secrets/{name}";
 /// The WebSocket of a session.
 const SOCKET: &str = "/v1/sessions/{id}/ws";
 
+/// It ends when a server does.
+const EVENT_STREAM: &str = "text/event-stream";
+
 /// Hop by hop, not end to end.
 const PER_CONNECTION: [HeaderName; 6] = [
     CONNECTION,
@@ -78,6 +86,13 @@ const PER_CONNECTION: [HeaderName; 6] = [
     // Whoever reads the body has said that it may come.
     EXPECT,
 ];
+
+/// A client's end of a connection that may become something else.
+struct Upgraded {
+    client: OnUpgrade,
+    /// The WebSocket of a session.
+    is_session: bool,
+}
 
 pub(crate) async fn pass(State(app): State<App>, request: Request, next: Next) -> Response {
     let Standing::Follows(leader) = &app.standing else { return next.run(request).await };
@@ -159,7 +174,8 @@ fn place(route: &str) -> Place {
 fn is_repeatable(method: &Method, route: &str) -> bool {
     let lifecycle = ["start", "stop", "pause", "resume", "cancel"];
     let of_sandbox = route.strip_prefix("/v1/sandboxes/{id}/").unwrap_or_default();
-    let once = ["/v1/sandboxes", "/v1/sessions/resume"].contains(&route);
+    let once = ["/v1/sandboxes", "/v1/sessions/resume", "/v1/sessions/{id}/token"];
+    let once = once.contains(&route);
     *method != Method::POST || once || lifecycle.contains(&of_sandbox)
 }
 
@@ -193,7 +209,9 @@ async fn to_leader(
     let head = hyper::Request::builder().method(parts.method.clone()).uri(uri);
     let mut head = head.body(()).map_err(|_| Refusal::NoRoute)?;
     *head.headers_mut() = parts.headers.clone();
-    let repeatable = !streams && upgrade.is_none() && is_repeatable(&parts.method, route);
+    // Nothing is said on a socket that is not there yet.
+    let quiet = upgrade.is_none() || route == SOCKET;
+    let repeatable = !streams && quiet && is_repeatable(&parts.method, route);
     let passed = if streams {
         leader.pass_once(app, head.map(|()| body)).await
     } else {
@@ -204,21 +222,27 @@ async fn to_leader(
         Passed::Answered(response) => response,
         Passed::Refused(refusal) => return Err(refusal),
     };
-    Ok(answered(app, response, upgrade, keyed))
+    let carried = upgrade.map(|client| Upgraded { client, is_session: route == SOCKET });
+    Ok(answered(app, response, carried, keyed))
 }
 
 /// The answer as the client gets it; a connection that was upgraded is carried on.
 fn answered(
     app: &App,
     mut response: hyper::Response<hyper::body::Incoming>,
-    upgrade: Option<OnUpgrade>,
+    upgrade: Option<Upgraded>,
     keyed: bool,
 ) -> Response {
     let upgraded = response.status() == StatusCode::SWITCHING_PROTOCOLS;
-    if let (true, Some(client)) = (upgraded, upgrade) {
+    if let (true, Some(Upgraded { client, is_session })) = (upgraded, upgrade) {
         let server = hyper::upgrade::on(&mut response);
         let draining = app.draining.clone();
+        // The leader is the first to lose it.
+        let patience = Duration::from_secs(app.limits.body_timeout_seconds) * 2;
         app.tasks.spawn(async move {
+            if is_session {
+                return socket::carry((client, server), draining, patience).await;
+            }
             draining.run_until_cancelled(carry(client, server)).await;
         });
     }
@@ -226,7 +250,13 @@ fn answered(
     if keyed {
         response.headers_mut().remove(REPLAYED);
     }
-    response.map(Body::new)
+    let endless = response.headers().get(CONTENT_TYPE).is_some_and(|kind| kind == EVENT_STREAM);
+    let response = response.map(Body::new);
+    if !endless {
+        return response;
+    }
+    let draining = app.draining.clone().cancelled_owned();
+    response.map(|body| Body::from_stream(body.into_data_stream().take_until(draining)))
 }
 
 async fn carry(client: OnUpgrade, server: OnUpgrade) {

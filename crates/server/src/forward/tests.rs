@@ -34,6 +34,8 @@ fn nothing_is_repeated_that_could_be_done_twice() {
         (Method::POST, "/v1/something-new", false),
         (Method::POST, "/v1/sessions", false),
         (Method::POST, "/v1/sessions/resume", true),
+        (Method::POST, "/v1/sessions/{id}/token", true),
+        (Method::GET, "/v1/sessions/{id}/ws", true),
         (Method::POST, "/v1/sessions/{id}/fork", false),
     ] {
         assert_eq!(is_repeatable(&method, route), expected, "{method} {route}");

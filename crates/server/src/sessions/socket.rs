@@ -83,7 +83,12 @@ struct Conversation<'a> {
 pub(crate) async fn serve(app: App, upgrade: OnUpgrade, asked: Asked) {
     let Ok(upgraded) = upgrade.await else { return };
     let mut client = Client::new(&app, upgraded).await;
-    let over = match Sessions::attach(&app, asked.session).await {
+    let attached = tokio::select! {
+        attached = Sessions::attach(&app, asked.session) => attached,
+        // Nothing runs here any more; it does where it will be asked for next.
+        () = app.draining.cancelled() => return client.close(1001, "server shutting down").await,
+    };
+    let over = match attached {
         Ok(attached) => {
             let mut conversation = Conversation::new(&mut client, attached, &asked);
             conversation.hold(&app, asked.from).await.unwrap_or_else(|over| over)

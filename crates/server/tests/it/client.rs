@@ -82,6 +82,30 @@ impl Client {
         self.send(self.request("GET", path).body(Body::empty()).unwrap()).await
     }
 
+    /// `None` when the connection breaks, or the answer is no JSON of a success.
+    pub(crate) async fn try_get(&self, path: &str) -> Option<Value> {
+        self.try_send(self.request("GET", path).body(Body::empty()).unwrap()).await
+    }
+
+    pub(crate) async fn try_post(&self, path: &str, body: &Value) -> Option<Value> {
+        let request = self.request("POST", path).header("content-type", "application/json");
+        self.try_send(request.body(Body::from(body.to_string())).unwrap()).await
+    }
+
+    async fn try_send(&self, request: Request<Body>) -> Option<Value> {
+        let stream = TcpStream::connect(self.address).await.ok()?;
+        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.ok()?;
+        let task = TaskTracker::new().spawn(async move { drop(connection.await) });
+        let _connection = AbortOnDropHandle::new(task);
+        let asked = async {
+            let answer = sender.send_request(request).await.ok()?;
+            let good = answer.status().is_success();
+            let body = answer.into_body().collect().await.ok()?.to_bytes();
+            serde_json::from_slice(&body).ok().filter(|_| good)
+        };
+        timeout(PATIENCE, asked).await.expect("no answer, and no end")
+    }
+
     pub(crate) async fn delete(&self, path: &str) -> Answer {
         self.send(self.request("DELETE", path).body(Body::empty()).unwrap()).await
     }

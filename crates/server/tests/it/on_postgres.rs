@@ -26,3 +26,13 @@ fn sessions_are_the_same_on_postgresql() {
         ["sessions::life::", "sessions::resume::", "sessions::told::", "--test-threads", "4"];
     run_again_on_postgres(&modules);
 }
+
+#[test]
+fn sessions_on_two_servers_are_the_same_on_postgresql() {
+    run_again_on_postgres(&["sessions::replicas::", "--test-threads", "2"]);
+}
+
+#[test]
+fn nothing_is_lost_with_two_servers_on_postgresql() {
+    run_again_on_postgres(&["sessions::loss::nothing_is_lost_with_two_servers"]);
+}

@@ -7,5 +7,7 @@ mod life;
 mod loss;
 mod metering;
 mod parts;
+mod replicas;
 mod resume;
 mod told;
+mod town;

@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::{Instant, sleep};
 
-use super::parts::{Came, Daemon, Made, another, log, sequence, server, wanted};
+use super::parts::{Came, Daemon, Dice, Made, Pieces, another, log, server, wanted};
+use super::town::Town;
 use crate::client::Client;
 
 /// Connections that are cut.
@@ -14,32 +15,9 @@ const CUTS: u32 = 2000;
 /// After so many the server is another one, or the daemon.
 const SERVER_EVERY: u32 = 250;
 const DAEMON_EVERY: u32 = 190;
-
-/// Numbers that look random and are the same in every run.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        (self.0 >> 33) % sides
-    }
-}
-
-/// What a client has so far.
-#[derive(Default)]
-struct Pieces(Vec<Value>);
-
-impl Pieces {
-    fn last(&self) -> u64 {
-        self.0.last().map_or(0, sequence)
-    }
-
-    #[track_caller]
-    fn take(&mut self, event: Value) {
-        assert_eq!(sequence(&event), self.last() + 1, "after {} events", self.0.len());
-        self.0.push(event);
-    }
-}
+/// With two servers, and after how many of them the one that leads ends.
+const CUTS_OF_TWO: u32 = 800;
+const LEADER_EVERY: u32 = 80;
 
 /// One connection: says something, reads some of what comes, and is cut.
 async fn once(made: &Made, client: &Client, pieces: &mut Pieces, dice: &mut Dice) {
@@ -62,6 +40,25 @@ async fn once(made: &Made, client: &Client, pieces: &mut Pieces, dice: &mut Dice
     }
 }
 
+/// Reads until it is quiet: then it is all of the log.
+async fn finished(made: &Made, ann: &Client, mut pieces: Pieces) {
+    let mut before = u64::MAX;
+    while before != pieces.last() {
+        before = pieces.last();
+        sleep(Duration::from_secs(1)).await;
+        let mut socket = made.attach(ann.address, pieces.last()).await;
+        while let Ok(Came::Event(event)) =
+            tokio::time::timeout(Duration::from_secs(2), socket.next()).await
+        {
+            pieces.take(event);
+        }
+    }
+    let log = log(ann, made).await;
+    assert!(log.len() > 500, "there was something to lose: {}", log.len());
+    assert_eq!(pieces.0.len(), log.len());
+    assert!(pieces.0 == log, "what was pieced together is not the log");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_lost_and_nothing_comes_twice() {
     let mut daemon = Daemon::start().await;
@@ -79,23 +76,40 @@ async fn nothing_is_lost_and_nothing_comes_twice() {
             daemon = daemon.restart().await;
         }
     }
-    // Until it is quiet, then what is left.
-    let mut before = u64::MAX;
-    while before != pieces.last() {
-        before = pieces.last();
-        sleep(Duration::from_secs(1)).await;
-        let mut socket = made.attach(ann.address, pieces.last()).await;
-        while let Ok(Came::Event(event)) =
-            tokio::time::timeout(Duration::from_secs(2), socket.next()).await
-        {
-            pieces.take(event);
+    finished(&made, &ann, pieces).await;
+    server.stop().await;
+    daemon.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_lost_with_two_servers_whose_leaders_end_and_are_killed() {
+    let mut daemon = Daemon::start().await;
+    let (town, mut leader, mut follower) = Town::of_two(&daemon).await;
+    let ann = leader.tenant("ann").await;
+    let made = Made::new(&ann, &wanted("usr_ann")).await;
+    let (mut pieces, mut dice) = (Pieces::default(), Dice(11));
+    for cut in 1..=CUTS_OF_TWO {
+        let at = if dice.roll(2) == 0 { &leader } else { &follower };
+        once(&made, &at.asked_by(&ann), &mut pieces, &mut dice).await;
+        if cut % LEADER_EVERY == 0 {
+            match (cut / LEADER_EVERY) % 2 {
+                0 => leader.stop().await,
+                _ => leader.kill(),
+            }
+            for _ in 0..5 {
+                once(&made, &follower.asked_by(&ann), &mut pieces, &mut dice).await;
+            }
+            follower.until_leads().await;
+            leader = std::mem::replace(&mut follower, town.join().await);
+        }
+        if cut % DAEMON_EVERY == 0 {
+            daemon = daemon.restart().await;
         }
     }
-    let log = log(&ann, &made).await;
-    assert!(log.len() > 500, "there was something to lose: {}", log.len());
-    assert_eq!(pieces.0.len(), log.len());
-    assert!(pieces.0 == log, "what was pieced together is not the log");
-    server.stop().await;
+    leader.until_leads().await;
+    finished(&made, &follower.asked_by(&ann), pieces).await;
+    follower.stop().await;
+    leader.stop().await;
     daemon.stop().await;
 }
 

@@ -123,6 +123,32 @@ impl Made {
     }
 }
 
+/// Numbers that look random and are the same in every run.
+pub(super) struct Dice(pub(super) u64);
+
+impl Dice {
+    pub(super) fn roll(&mut self, sides: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (self.0 >> 33) % sides
+    }
+}
+
+/// What a client has so far.
+#[derive(Default)]
+pub(super) struct Pieces(pub(super) Vec<Value>);
+
+impl Pieces {
+    pub(super) fn last(&self) -> u64 {
+        self.0.last().map_or(0, sequence)
+    }
+
+    #[track_caller]
+    pub(super) fn take(&mut self, event: Value) {
+        assert_eq!(sequence(&event), self.last() + 1, "after {} events", self.0.len());
+        self.0.push(event);
+    }
+}
+
 /// What a client is sent.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Came {
