@@ -154,6 +154,11 @@ impl Appender {
         if self.end.life == self.life { self.end.cursor } else { 0 }
     }
 
+    /// Whether something was said in earlier lives, and nothing in this one.
+    pub(super) fn is_unheard(&self) -> bool {
+        self.end.sequence > 0 && self.cursor() == 0
+    }
+
     /// What is written next was read up to here.
     pub(super) fn rewind(&mut self, cursor: u64) {
         self.end.cursor = cursor;

@@ -20,7 +20,7 @@ use model::{EndReason, Phase, SandboxRef};
 use store::SessionUse;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::daemon;
+use super::daemon::{self, Past};
 use super::end::{self, End};
 use super::events::{self, Next};
 use super::frames::{Frame, Frames};
@@ -118,7 +118,13 @@ async fn connect(app: &App, live: &Arc<Live>, appender: &mut Appender) -> Over {
 async fn begin(app: &App, live: &Live, appender: &mut Appender) -> model::Result<BodyDataStream> {
     let order = Order::of(&app.vault, live.sandbox).await?;
     let secrets = order.map(|(_, order)| order.env).unwrap_or_default();
-    let told = daemon::ask_again(app, live, &secrets).await?;
+    let told = if appender.is_unheard() {
+        // Whoever launched it may have died before the agent was told to start.
+        let native = live.native.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        daemon::begin(app, live, &secrets, Past::Log { native_session_id: native }).await?
+    } else {
+        daemon::ask_again(app, live, &secrets).await?
+    };
     if told.event_count < appender.cursor() {
         // Never seen; to wait for numbers that were given already would lose what has them now.
         tracing::error!(session.id = %live.id, "the daemon of a session forgot events");

@@ -29,7 +29,7 @@ fn sessions_are_the_same_on_postgresql() {
 
 #[test]
 fn sessions_on_two_servers_are_the_same_on_postgresql() {
-    run_again_on_postgres(&["sessions::replicas::", "--test-threads", "2"]);
+    run_again_on_postgres(&["sessions::replicas::", "sessions::race::", "--test-threads", "2"]);
 }
 
 #[test]

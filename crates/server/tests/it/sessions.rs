@@ -7,6 +7,7 @@ mod life;
 mod loss;
 mod metering;
 mod parts;
+mod race;
 mod replicas;
 mod resume;
 mod told;
