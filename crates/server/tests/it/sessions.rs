@@ -1,6 +1,7 @@
 //! Sessions against the real agent daemon with its mock agent, in the fake driver's sandboxes, over a real
 //! WebSocket.
 
+mod clients;
 mod cut_off;
 mod double;
 mod life;
