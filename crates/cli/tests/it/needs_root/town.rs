@@ -44,15 +44,20 @@ pub(super) struct Asker {
 impl Town {
     /// A first server, which leads, on a port of its own.
     pub(super) fn found() -> (Self, u16) {
-        Self::found_with(None)
+        Self::found_with(None, |_| ())
     }
 
     /// The same with its store in `PostgreSQL`, and in test mode.
     pub(super) fn on_postgres() -> (Self, u16) {
-        Self::found_with(Some(Cluster::start()))
+        Self::on_postgres_with(|_| ())
     }
 
-    fn found_with(cluster: Option<Cluster>) -> (Self, u16) {
+    /// With more settings, or files in its data directory.
+    pub(super) fn on_postgres_with(prepare: impl FnOnce(&mut Instance)) -> (Self, u16) {
+        Self::found_with(Some(Cluster::start()), prepare)
+    }
+
+    fn found_with(cluster: Option<Cluster>, prepare: impl FnOnce(&mut Instance)) -> (Self, u16) {
         let bastide = std::path::Path::new(env!("CARGO_BIN_EXE_bastide"));
         let mut instance = Instance::new(bastide).unwrap();
         if let Some(cluster) = &cluster {
@@ -61,6 +66,7 @@ impl Town {
             instance.settings.push(("BASTIDE_TEST_MODE".into(), "1".into()));
             instance.settings.push(("BASTIDE_LIMITS_CATALOGUE_PER_MINUTE".into(), "5".into()));
         }
+        prepare(&mut instance);
         let (instance, servers) = (Some(instance), BTreeMap::new());
         let mut town = Self { instance, key: String::new(), servers, _cluster: cluster };
         let port = town.join();

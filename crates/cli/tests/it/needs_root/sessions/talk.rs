@@ -29,14 +29,120 @@ pub(super) struct Talk {
 impl Talk {
     #[track_caller]
     pub(super) fn connect(url: &str, token: &str, from: u64) -> Self {
+        Self::try_connect(url, token, from).expect("it connects")
+    }
+
+    /// `None` when nobody answers, or it is refused.
+    fn try_connect(url: &str, token: &str, from: u64) -> Option<Self> {
         let address = url.strip_prefix("ws://").unwrap().split('/').next().unwrap();
-        let stream = TcpStream::connect(address).unwrap();
+        let stream = TcpStream::connect(address).ok()?;
         stream.set_read_timeout(Some(WAIT)).unwrap();
         let mut request = format!("{url}?from={from}").into_client_request().unwrap();
         let bearer = format!("Bearer {token}").parse().unwrap();
         request.headers_mut().insert("authorization", bearer);
-        let (socket, _) = tungstenite::client(request, stream).unwrap();
-        Self { socket, last: from, turn: Vec::new(), controls: Vec::new(), ahead: None }
+        let (socket, _) = tungstenite::client(request, stream).ok()?;
+        Some(Self { socket, last: from, turn: Vec::new(), controls: Vec::new(), ahead: None })
+    }
+
+    /// Until a server that leads takes what is said. What comes meanwhile is what `turn` begins with.
+    #[track_caller]
+    pub(super) fn come_back(url: &str, token: &str, from: u64) -> Self {
+        let mut turn = Vec::new();
+        for _ in 0..TRIES {
+            let last = turn.last().and_then(|event: &Value| event["sequence"].as_u64());
+            if let Some(mut talk) = Self::try_connect(url, token, last.unwrap_or(from)) {
+                talk.turn = std::mem::take(&mut turn);
+                if talk.is_heard() {
+                    return talk;
+                }
+                turn = talk.turn;
+            }
+            pause();
+        }
+        panic!("nobody takes the session back");
+    }
+
+    /// Whether its sandbox answers, and the connection lasts until then.
+    fn is_heard(&mut self) -> bool {
+        let probe = json!({ "type": "exec", "command": "true", "id": "probe" });
+        if self.socket.send(Message::text(probe.to_string())).is_err() {
+            return false;
+        }
+        while let Some(frame) = self.try_read() {
+            let told = frame["type"] == "exit" || frame["event"] == "error";
+            if frame["id"] == "probe" && told {
+                return frame["type"] == "exit";
+            }
+        }
+        false
+    }
+
+    /// One frame; `None` when the connection is over.
+    pub(super) fn try_read(&mut self) -> Option<Value> {
+        loop {
+            if let Message::Text(text) = self.socket.read().ok()? {
+                return Some(self.take(&text));
+            }
+        }
+    }
+
+    fn take(&mut self, text: &str) -> Value {
+        let frame: Value = serde_json::from_str(text).unwrap();
+        if let Some(sequence) = frame["sequence"].as_u64() {
+            assert_eq!(sequence, self.last + 1, "after {} comes {frame}", self.last);
+            self.last = sequence;
+            self.turn.push(frame.clone());
+        }
+        frame
+    }
+
+    /// What a line of shell in the sandbox prints. What comes meanwhile is not looked at.
+    #[track_caller]
+    pub(super) fn exec(&mut self, command: &str) -> String {
+        self.send(&json!({ "type": "exec", "command": command, "id": "exec" }));
+        let mut printed = String::new();
+        loop {
+            let frame = self.try_read().expect("it is not closed");
+            assert_ne!(frame["event"], "error", "{frame}");
+            if frame["id"] != "exec" {
+                continue;
+            }
+            match frame["data"].as_str() {
+                Some(data) => printed.push_str(data),
+                None => return printed,
+            }
+        }
+    }
+
+    /// Of what was sent last.
+    #[track_caller]
+    pub(super) fn refusal(&mut self) -> Value {
+        loop {
+            let frame = self.try_read().expect("it is not closed");
+            if frame["event"] == "error" {
+                return frame;
+            }
+        }
+    }
+
+    /// An image of the display, as soon as there is one.
+    #[track_caller]
+    pub(super) fn screenshot(&mut self) -> Vec<u8> {
+        self.send(&json!({ "type": "screenshot" }));
+        loop {
+            match self.socket.read().unwrap() {
+                Message::Binary(image) => return image.to_vec(),
+                Message::Text(text) => assert_ne!(self.take(&text)["event"], "error"),
+                Message::Close(why) => panic!("closed before the image: {why:?}"),
+                _ => {}
+            }
+        }
+    }
+
+    /// Like [`Self::send`], to a server that may be gone.
+    pub(super) fn try_say(&mut self, message: &str) -> bool {
+        let frame = json!({ "type": "message", "message": message });
+        self.socket.send(Message::text(frame.to_string())).is_ok()
     }
 
     /// Until the server that has just started has found the session again. Something has to come.

@@ -55,21 +55,15 @@ impl Session {
 impl Town {
     /// With the template `standard`, and these.
     pub(super) fn new(templates: &[&str]) -> Self {
+        Self::with(&build(templates))
+    }
+
+    /// With the templates of this data directory.
+    pub(super) fn with(built: &Path) -> Self {
         let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let model = runtime.block_on(Model::serve());
         let mut instance = Instance::new(Path::new(env!("CARGO_BIN_EXE_bastide"))).unwrap();
-        let setting = ("BASTIDE_LLM_ALLOWED_BASE_URLS".to_owned(), model.url().to_owned());
-        instance.settings.push(setting);
-        let built = build(&[&["standard"][..], templates].concat());
-        std::fs::create_dir_all(instance.data()).unwrap();
-        for part in ["templates", "layers"] {
-            let copy = |how: &str| {
-                let paths = [built.join(part), instance.data()];
-                Command::new("cp").arg(how).args(paths).status().unwrap().success()
-            };
-            // Layers are only ever read. Another file system has to have its own.
-            assert!(copy("-al") || copy("-a"), "the templates could not be copied");
-        }
+        furnish(&mut instance, &model, built);
         instance.start().unwrap();
         let server = Server { instance: Some(instance) };
         let me: Value = serde_json::from_str(&server.curl("/v1/tenants/me")).unwrap();
@@ -166,13 +160,28 @@ impl Town {
     }
 }
 
-/// Once for all tests; what is built already is kept.
-fn build(templates: &[&str]) -> PathBuf {
+/// Gives it these templates, and lets its agents use this model.
+pub(super) fn furnish(instance: &mut Instance, model: &Model, built: &Path) {
+    let setting = ("BASTIDE_LLM_ALLOWED_BASE_URLS".to_owned(), model.url().to_owned());
+    instance.settings.push(setting);
+    std::fs::create_dir_all(instance.data()).unwrap();
+    for part in ["templates", "layers"] {
+        let copy = |how: &str| {
+            let paths = [built.join(part), instance.data()];
+            Command::new("cp").arg(how).args(paths).status().unwrap().success()
+        };
+        // Layers are only ever read. Another file system has to have its own.
+        assert!(copy("-al") || copy("-a"), "the templates could not be copied");
+    }
+}
+
+/// `standard` and these, once for all tests; what is built already is kept.
+pub(super) fn build(templates: &[&str]) -> PathBuf {
     let data = Path::new(env!("CARGO_TARGET_TMPDIR")).join("sessions");
     std::fs::create_dir_all(&data).unwrap();
     let lock = std::fs::File::create(data.join("lock")).unwrap();
     lock.lock().unwrap();
-    for template in templates {
+    for template in ["standard"].iter().chain(templates) {
         let built = Command::new(env!("CARGO_BIN_EXE_bastide"))
             .args(["template", "build", template])
             .env("BASTIDE_DATA_DIR", &data)
