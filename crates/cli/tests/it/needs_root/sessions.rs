@@ -1,6 +1,7 @@
 //! Sessions with real sandboxes: our own agent and the real command line agents over a WebSocket, with a model
 //! that does as it is told and checks the key that it is sent.
 
+pub(super) mod display;
 mod replicas;
 mod talk;
 mod town;

@@ -33,6 +33,10 @@ fn it_has_what_it_promises_and_is_kept_until_it_is_removed() {
 
     assert_eq!(ok(data, &["template", "build", "standard"]), built, "it is kept");
     a_browser_built_on_it_opens_a_page_and_takes_a_screenshot(data);
+    // Here for the same reason.
+    ok(data, &["template", "build", "cua"]);
+    super::sessions::display::a_client_sees_the_display_and_uses_it(data);
+    ok(data, &["template", "rm", "cua"]);
     ok(data, &["template", "rm", "standard"]);
     assert_eq!(bastide(data, &["template", "rm", "standard"]).status.code(), Some(1));
     let gone = bastide(data, &["run", "--template", "standard", "--", "true"]);
