@@ -138,6 +138,7 @@ mod needs_root {
     };
     use driver_linux::{LinuxConfig, LinuxDriver};
     use model::{EndReason, Error, Policy, SandboxId};
+    use sha2::{Digest as _, Sha256};
 
     use super::{Registry, archive, digest, keeper, layer};
     use crate::host::{Host, run, run_as, spec};
@@ -245,6 +246,24 @@ mod needs_root {
         assert!(!all.chars().any(|c| c.is_control() && c != '\n'), "{all:?}");
         drop(listener);
         assert_eq!(std::fs::read_to_string(secret).unwrap(), "hush");
+    }
+
+    #[tokio::test]
+    async fn a_build_waits_for_who_cleans_up_after_one_that_was_killed() {
+        let builder = Builder::new();
+        let log = builder.store.build_log(&"mine".parse().unwrap()).display().to_string();
+        let digest = Sha256::digest(log);
+        let name: String = digest[..4].iter().map(|byte| format!("{byte:02x}")).collect();
+        let yard = builder.host.path().canonicalize().unwrap().join("data/builds").join(name);
+        std::fs::create_dir_all(&yard).unwrap();
+        let lock = std::fs::File::create(yard.join("lock")).unwrap();
+        lock.lock().unwrap();
+        let cleaning = async {
+            tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+            drop(lock);
+        };
+        let (built, ()) = tokio::join!(builder.build("FROM tiny\nRUN true\n"), cleaning);
+        built.0.unwrap();
     }
 
     #[tokio::test]

@@ -17,6 +17,7 @@ use model::{
     Clocks, EndReason, Error, Limits, Name, Policy, PolicyName, Result, SandboxId, SandboxSpec,
     Shape, Tier, is_public,
 };
+use tokio::time::{Instant, sleep};
 
 use super::super::recipe::{Script, Work, root_shell};
 use super::super::{Built, HOST, Layers, TemplateStore, base, copy, leftovers};
@@ -57,6 +58,10 @@ const STEP_MAX: Duration = Duration::from_secs(2 * 3600);
 /// Longer lines are cut.
 const LINE_BYTES_MAX: usize = 4096;
 
+/// How long cleaning up after a build may take that was killed.
+const CLEANED_WITHIN: Duration = Duration::from_secs(60);
+const LOOKS: Duration = Duration::from_millis(50);
+
 impl Yard {
     pub(super) async fn open(
         store: &TemplateStore,
@@ -67,10 +72,7 @@ impl Yard {
             return Err(Error::unavailable("building a template needs root"));
         }
         let dir = yard_dir(&store.data_dir, &log.display().to_string());
-        leftovers::clean_one(&dir, &options.keeper_command, &options.runtime_dir).await?;
-        let mut config = LinuxConfig::new(dir.clone(), options.keeper_command.clone());
-        config.runtime_dir.clone_from(&options.runtime_dir);
-        let driver = LinuxDriver::open(config).await?;
+        let driver = open_when_free(&dir, options).await?;
         let policy = policy(options).await;
         Ok(Self { driver, dir, policy })
     }
@@ -184,6 +186,25 @@ impl Yard {
         });
         Ok(copied.await.context("copy the changes")?.context("copy the changes")?)
     }
+}
+
+/// Nobody else builds in this yard while its build is locked; a server may be cleaning up in it, after a build
+/// of the same name that was killed.
+async fn open_when_free(dir: &Path, options: &BuildOptions) -> Result<LinuxDriver> {
+    let until = Instant::now() + CLEANED_WITHIN;
+    loop {
+        match open(dir, options).await {
+            Err(_) if leftovers::is_busy(dir) && Instant::now() < until => sleep(LOOKS).await,
+            opened => return opened,
+        }
+    }
+}
+
+async fn open(dir: &Path, options: &BuildOptions) -> Result<LinuxDriver> {
+    leftovers::clean_one(dir, &options.keeper_command, &options.runtime_dir).await?;
+    let mut config = LinuxConfig::new(dir.to_owned(), options.keeper_command.clone());
+    config.runtime_dir.clone_from(&options.runtime_dir);
+    LinuxDriver::open(config).await
 }
 
 /// The mirrors of the machine's apt sources at their own addresses, private ones too, because the
