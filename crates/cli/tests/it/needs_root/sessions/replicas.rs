@@ -132,7 +132,7 @@ fn what_a_client_of_servers_that_are_killed_pieces_together_is_the_log() {
         pieces.extend_from_slice(talk.seen());
     }
     let log = place.log(&session);
-    assert!(log.len() > 300, "there was something to lose: {}", log.len());
+    assert!(log.len() > 100, "there was something to lose: {}", log.len());
     let last = pieces.last().map_or(0, |event| event["sequence"].as_u64().unwrap());
     let mut talk = place.come_back(place.follower, &session, last);
     while talk.last() < log.last().unwrap()["sequence"].as_u64().unwrap() {
