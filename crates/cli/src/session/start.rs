@@ -34,6 +34,7 @@ pub(crate) struct StartArgs {
     /// The id of your app; with --set-id it is where files belong
     #[arg(long, value_name = "ID")]
     app_id: Option<String>,
+    /// Which of the app's sets it is of
     #[arg(long, value_name = "ID", requires = "app_id")]
     set_id: Option<String>,
     /// A JSON file with the capability sets of your app
