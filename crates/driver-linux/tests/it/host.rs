@@ -214,7 +214,7 @@ pub(crate) async fn run_as(
         env: std::collections::BTreeMap::new(),
         user: user.map(str::to_owned),
         stdin: None,
-        timeout_ms: Some(20_000),
+        timeout_ms: Some(60_000),
         detached: false,
     };
     let mut frames = guest.exec(&start).await.unwrap();
