@@ -46,15 +46,22 @@ pub(crate) async fn clean_one(
     }
     driver.collect().await?;
     driver.close().await;
+    // Somebody may have begun to work there since.
+    let Some(_lock) = locked(dir) else { return Ok(false) };
     remove_dir(dir);
     Ok(true)
 }
 
 /// Whether a process works there.
 pub(crate) fn is_busy(dir: &Path) -> bool {
-    let Ok(file) = std::fs::File::open(dir.join("lock")) else { return false };
+    dir.join("lock").exists() && locked(dir).is_none()
+}
+
+/// Its lock, if nobody has it.
+fn locked(dir: &Path) -> Option<std::fs::File> {
+    let file = std::fs::File::open(dir.join("lock")).ok()?;
     let flock = rustix::fs::FlockOperation::NonBlockingLockExclusive;
-    rustix::fs::flock(&file, flock).is_err()
+    rustix::fs::flock(&file, flock).ok().map(|()| file)
 }
 
 /// The directory of a yard whose driver is closed. A pool that is still mounted keeps it for the next
