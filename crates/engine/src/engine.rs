@@ -193,12 +193,13 @@ impl Engine {
         if found { Ok(()) } else { Err(Error::NotFound { what: "template", id: name.to_string() }) }
     }
 
-    /// What was made for sessions, and is there. What a pool that does not answer has is missing.
+    /// What was made for sessions, and is there or on its way out. What a pool that does not answer has is
+    /// missing.
     pub fn of_sessions(&self) -> Vec<Sandbox> {
         let all = self.core.registry.all().into_iter().map(|cell| cell.view());
         all.filter(|one| {
-            let gone = matches!(one.phase, Phase::Deleting | Phase::Destroyed);
-            !gone && one.spec.agent.as_ref().is_some_and(|agent| agent.session.is_some())
+            let is_of_one = one.spec.agent.as_ref().is_some_and(|agent| agent.session.is_some());
+            is_of_one && one.phase != Phase::Destroyed
         })
         .collect()
     }

@@ -6,10 +6,11 @@
 //!    └── taken: wait, look again                                                     fails ─► failed, settle
 //! ```
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use anyhow::Context;
-use engine::Caller;
+use engine::{Caller, Sandbox};
 use jiff::{SignedDuration, Timestamp};
 use model::{Error, OwnerId, SandboxRef, SessionId, SessionStatus};
 use store::{Resuming, SessionRecord};
@@ -125,7 +126,12 @@ async fn begin(
         live.over.cancelled().await;
         live.signal(Signal::Close { code: 1001, reason: "sandbox destroyed" }).await;
     }
-    if let Some(sandbox) = record.sandbox {
+    // Also what was cut off before it was written down, and may be on its way out: a delete keeps the files,
+    // and must not do so after the next life has changed them.
+    let its = |made: &Sandbox| made.spec.agent.as_ref()?.session.filter(|id| *id == record.id);
+    let made = app.engine.of_sessions().into_iter().filter(|made| its(made).is_some());
+    let left: BTreeSet<_> = made.map(|made| made.spec.id).chain(record.sandbox).collect();
+    for sandbox in left {
         gone(app.engine.delete(caller, &SandboxRef::Id(sandbox)).await)?;
     }
     let past = Past::Log { native_session_id: record.native_session_id.clone() };
