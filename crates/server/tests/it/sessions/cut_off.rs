@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use driver::fake::Step;
 use engine::Clock;
 use jiff::Timestamp;
 use serde_json::json;
-use store::SessionRecord;
+use store::{SessionRecord, Store};
 use tokio::time::sleep;
 
 use super::parts::{Daemon, Made, becomes, is_prompt, wanted};
@@ -25,6 +26,14 @@ async fn goes(client: &Client, made: &Made) {
         sleep(Duration::from_millis(10)).await;
     }
     panic!("{} is still there", made.sandbox);
+}
+
+/// As it is when its server dies before it says which sandbox the next life is in.
+async fn cut_off_resume(store: &Store, made: &Made) {
+    let (id, now) = (made.id.parse().unwrap(), Timestamp::now());
+    let hour = Duration::from_secs(3600);
+    store.claim_session(id, ("claim".into(), now + hour), (now, now - hour)).await.unwrap();
+    store.begin_life(id, "claim".into(), (2, now + hour)).await.unwrap();
 }
 
 #[tokio::test]
@@ -54,10 +63,7 @@ async fn what_was_made_for_a_session_that_does_not_have_it_is_removed_by_the_nex
     store.delete_session(id).await.unwrap();
     store.delete_session_log(id).await.unwrap();
     store.create_session(SessionRecord { sandbox: None, ..record }).await.unwrap();
-    let (id, now) = (resumed.id.parse().unwrap(), Timestamp::now());
-    let hour = Duration::from_secs(3600);
-    store.claim_session(id, ("claim".into(), now + hour), (now, now - hour)).await.unwrap();
-    store.begin_life(id, "claim".into(), (2, now + hour)).await.unwrap();
+    cut_off_resume(&store, resumed).await;
     drop(store);
 
     let pools = vec![(driver, None)];
@@ -71,6 +77,32 @@ async fn what_was_made_for_a_session_that_does_not_have_it_is_removed_by_the_nex
     assert_eq!(bob.get(&own).await.json(200)["state"], "running");
     assert_eq!(ann.get(&runs.path()).await.json(200)["status"], "running");
     runs.attach(ann.address, 0).await.events_until(is_prompt).await;
+    server.stop().await;
+    daemon.stop().await;
+}
+
+/// Its removal keeps the files: after the next life has begun it would keep those of before.
+#[tokio::test]
+async fn a_resume_waits_until_what_was_cut_off_is_gone() {
+    let daemon = Daemon::start().await;
+    let setup = Setup::new();
+    setup.pools[0].0.set_agents(daemon.port);
+    let server = setup.start().await;
+    let ann = server.tenant("ann").await;
+    let made = Made::new(&ann, &wanted("usr_ann")).await;
+    let (key, driver, dir) = (ann.key.clone(), server.driver.clone(), Arc::clone(&server.dir));
+    server.stop().await;
+    let store = crate::harness::store(dir.path());
+    cut_off_resume(&store, &made).await;
+    drop(store);
+
+    driver.delay(Step::Remove, Duration::from_secs(2));
+    let server = Setup { dir, pools: vec![(driver, None)], ..Setup::new() }.start().await;
+    let ann = Client { key, ..server.operator.clone() };
+    let body = json!({ "chat_session_id": made.id });
+    ann.post("/v1/sessions/resume", &body).await.json(200);
+    let seen = ann.get(&format!("/v1/sandboxes/{}", made.sandbox)).await.json(200);
+    assert_eq!(seen["state"], "destroyed");
     server.stop().await;
     daemon.stop().await;
 }
