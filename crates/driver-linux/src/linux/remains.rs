@@ -166,6 +166,8 @@ impl Inner {
             self.keep_upper(&bare)?;
             self.pool.rest(&bare);
         }
+        // As above, of one that was launched and never answered.
+        let reason = known.filter(|_| reason == EndReason::Unknown).unwrap_or(reason);
         // It may have died a moment before: what was asked for is what is told.
         self.note_end(&bare, &End { reason, stopping: None, last: last.map(Into::into) })?;
         self.edit(id, |entry| entry.end_reason = Some(reason));

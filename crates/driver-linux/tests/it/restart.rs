@@ -38,6 +38,39 @@ mod needs_root {
     }
 
     #[tokio::test]
+    async fn a_start_that_failed_leaves_the_reason_of_the_end_before() {
+        let host = Host::new();
+        let driver = host.driver().await;
+        let kept = create(&driver).await;
+        run(&driver, kept.id, "echo kept > /workspace/file").await;
+        driver.stop(kept.id, EndReason::UserRequest).await.unwrap();
+        // A guest that is launched and dies before it says a word.
+        let programs = std::fs::read_dir(host.path().join("data/guest")).unwrap();
+        let guests: Vec<_> = programs.map(|program| program.unwrap().path()).collect();
+        let away = |path: &std::path::Path| path.with_extension("away");
+        for guest in &guests {
+            std::fs::rename(guest, away(guest)).unwrap();
+            std::fs::copy("/bin/true", guest).unwrap();
+        }
+        let failed = driver.start(kept.id, Policy::none()).await;
+        assert!(failed.is_err());
+        // As the engine does.
+        driver.stop(kept.id, EndReason::Unknown).await.unwrap();
+        for guest in &guests {
+            std::fs::rename(away(guest), guest).unwrap();
+        }
+        driver.close().await;
+
+        let driver = host.driver().await;
+        let observed = driver.observe(kept.id).await.unwrap().unwrap();
+        assert_eq!(observed.phase, Phase::Stopped);
+        assert_eq!(observed.end_reason, Some(EndReason::UserRequest));
+        driver.start(kept.id, Policy::none()).await.unwrap();
+        assert_eq!(run(&driver, kept.id, "cat /workspace/file").await.1, "kept\n");
+        driver.close().await;
+    }
+
+    #[tokio::test]
     async fn guests_outlive_their_keeper_and_their_ends_are_noticed() {
         let host = Host::new();
         let driver = host.driver().await;
