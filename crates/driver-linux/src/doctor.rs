@@ -105,7 +105,7 @@ async fn run_all(
         let known = weaknesses.iter().find(|weakness| attack.known_with.contains(&weakness.code));
         let (outcome, seen, hint) = match (outcome, known) {
             (Outcome::Held, _) => (outcome, seen, None),
-            (Outcome::Broken, Some(Weakness { code, hint, .. })) => {
+            (Outcome::Weak | Outcome::Broken, Some(Weakness { code, hint, .. })) => {
                 (Outcome::Weak, format!("{seen} (weaker: {code})"), Some(hint.clone()))
             }
             (Outcome::Weak | Outcome::Broken | Outcome::Skipped, _) => {

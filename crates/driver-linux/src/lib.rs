@@ -15,6 +15,7 @@ mod guest_binary;
 mod incarnation;
 mod launcher;
 mod linux;
+mod lock_file;
 mod oneshot;
 mod plan;
 mod pool;

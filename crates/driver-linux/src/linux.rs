@@ -169,8 +169,7 @@ impl LinuxDriver {
 
 impl Inner {
     fn open(config: LinuxConfig) -> anyhow::Result<Self> {
-        let layout = Layout::open(&config.data_dir)?;
-        let lock = layout.lock()?;
+        let (layout, lock) = Layout::open_alone(&config.data_dir)?;
         let instance = layout.instance()?;
         let templates = TemplateStore::open(layout.root()).map_err(anyhow::Error::from)?;
         let templates = templates.with_host_nesting(config.host_nesting);
@@ -192,6 +191,7 @@ impl Inner {
         let tasks = TaskTracker::new();
         let cancel = CancellationToken::new();
         order::warn_of_unbounded_io(config.disk, &hierarchy);
+        order::warn_of_unbounded_disks(&pool, privilege);
         Ok(Self {
             sealer,
             images: config.images,

@@ -25,7 +25,7 @@ use crate::plan::{LaunchPlan, Reply, RunRecord};
 use crate::pool::{Disk, DiskConfig, DiskKind, DiskPool};
 use crate::privilege::Privilege;
 use crate::sys::{self, Fork};
-use crate::template::{Built, TemplateStore};
+use crate::template::{Built, TemplateStore, definition};
 use crate::{guest_binary, incarnation, run_record};
 
 /// What to run in.
@@ -67,7 +67,11 @@ impl OneShot {
         let built = templates.get(&config.template)?;
         let Some(built) = built else {
             let name = &config.template;
-            bail!("template {name} is not built\nhint: bastide template build {name}");
+            let hint = match definition(name) {
+                Some(_) => format!("bastide template build {name}"),
+                None => "bastide template list shows what there is".to_owned(),
+            };
+            bail!("template {name} is not built\nhint: {hint}");
         };
         let (ours, theirs) = UnixStream::pair().context("socket pair")?;
         let dir = tempfile::Builder::new()

@@ -74,6 +74,14 @@ impl FakeDriver {
         }
     }
 
+    /// The same by a power cut: what is never flushed, which is when it began and ended, is gone.
+    pub fn lose_power(&self) {
+        self.lose_host();
+        for id in self.host.ids() {
+            self.host.forget_end(id);
+        }
+    }
+
     /// How many sandboxes have anything left but a tombstone.
     pub fn count(&self) -> usize {
         self.host.count()

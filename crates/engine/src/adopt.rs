@@ -307,13 +307,8 @@ pub(crate) async fn drop_orphaned_claims(core: &Core) -> Result<()> {
     let names = core.store.names().await?;
     let unfinished = core.store.unfinished_requests().await?;
     let legs = core.store.open_legs().await?;
-    let live: HashMap<SandboxId, Option<Arc<str>>> = core
-        .registry
-        .all()
-        .into_iter()
-        .filter(|cell| cell.phase() != Phase::Destroyed)
-        .map(|cell| (cell.id, cell.state.borrow().incarnation.clone()))
-        .collect();
+    let all = core.registry.all().into_iter().filter(|cell| cell.phase() != Phase::Destroyed);
+    let live: HashMap<SandboxId, _> = all.map(|cell| (cell.id, cell)).collect();
     for claim in names.into_iter().filter(|claim| !live.contains_key(&claim.sandbox)) {
         let mut changes = vec![Change::Release];
         // Whoever was told that it exists is told that it does not.
@@ -327,12 +322,22 @@ pub(crate) async fn drop_orphaned_claims(core: &Core) -> Result<()> {
         }
     }
     for leg in legs {
-        let runs = live.get(&leg.sandbox).and_then(|incarnation| incarnation.as_deref());
+        let cell = live.get(&leg.sandbox);
+        let state = cell.map(|cell| cell.state.borrow().clone());
+        let runs = state.as_ref().and_then(|state| state.incarnation.as_deref());
         if runs != Some(leg.incarnation.as_str()) {
+            let mut changes = Vec::new();
+            if let (Some(cell), Some(state)) = (cell, &state)
+                && state.phase == Phase::Stopped
+            {
+                // The machine went down, and with it what the driver knew of this life.
+                let (life, reason) = (Some(leg.incarnation.as_str()), state.end_reason);
+                changes.push(core.tell_once(cell, EventKind::Stopped, life, reason));
+            }
             // When it ended nobody knows; so nothing is paid for beyond what was counted.
             let (incarnation, ended_at) = (leg.incarnation, leg.counted_until);
-            let end = LegEnd { incarnation, ended_at, cpu_usec: 0 };
-            drop(core.store.apply(leg.owner, leg.sandbox, vec![Change::EndLeg(end)]));
+            changes.push(Change::EndLeg(LegEnd { incarnation, ended_at, cpu_usec: 0 }));
+            drop(core.store.apply(leg.owner, leg.sandbox, changes));
         }
     }
     Ok(())

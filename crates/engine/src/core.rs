@@ -8,6 +8,7 @@ use driver::View;
 use jiff::Timestamp;
 use model::{EndReason, Error, Event, EventKind, Result};
 use store::{Change, Pending, Store, Transition};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::warn;
@@ -31,6 +32,8 @@ pub(crate) struct Core {
     pub(crate) agents: Found,
     pub(crate) counters: Counters,
     pub(crate) owed: Arc<Owed>,
+    /// Grows with every sweep that is over.
+    pub(crate) swept: watch::Sender<u64>,
     pub(crate) tasks: TaskTracker,
     /// Cancelled when the engine is shut down or dropped.
     pub(crate) closing: CancellationToken,
@@ -62,6 +65,7 @@ impl Core {
             agents: Found::default(),
             counters: Counters::default(),
             owed: Arc::default(),
+            swept: watch::Sender::default(),
             tasks: TaskTracker::new(),
             closing: CancellationToken::new(),
         }

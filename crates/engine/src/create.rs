@@ -1,12 +1,12 @@
 //! `create`: reserve, claim and launch at once, undo on any failure, and answer the same request
 //! with the same sandbox (ruling 20).
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Context;
 use jiff::{SignedDuration, Timestamp};
-use model::{Conflict, Error, NewSandbox, OwnerId, Phase, Result, SandboxSpec};
+use model::{Conflict, Error, NewSandbox, OwnerId, Phase, Result, SandboxId, SandboxSpec};
 use serde::{Deserialize, Serialize};
 use store::{Remembered, Request};
 use tokio::sync::{oneshot, watch};
@@ -88,6 +88,19 @@ impl Engine {
         created
     }
 
+    /// Refuses what [`Engine::create`] would refuse once `going` have gone; for who gives something up
+    /// before it. Nothing is reserved: who comes in between takes the place.
+    pub async fn require_place(
+        &self,
+        caller: &Caller,
+        wanted: &NewSandbox,
+        going: &BTreeSet<SandboxId>,
+    ) -> Result<()> {
+        let spec = self.check(caller, wanted).await?.spec;
+        let (quota, now) = (self.quota(caller), self.core.now());
+        self.core.registry.would_admit(&spec, going, &quota, now)
+    }
+
     async fn create_once(
         &self,
         caller: &Caller,
@@ -138,25 +151,31 @@ impl Engine {
         wanted: &NewSandbox,
         mut request: Option<RequestClaim>,
     ) -> Result<Created> {
-        self.core.require_open()?;
-        self.core.require_credit(caller).await?;
+        let mut resolved = self.check(caller, wanted).await?;
         // A name that a removed sandbox gave up may still be its own in the store.
         self.core.pay().await;
-        let mut resolved = resolve(&self.core, caller, wanted).await?;
-        if wanted.workspace.is_some() {
-            self.core.require_room(&caller.owner, &self.quota(caller)).await?;
-        }
         for _ in 0..NAMES_TRIED {
             match self.try_launch(caller, (wanted, &resolved), &mut request).await {
                 Err(Error::Conflict { code: Conflict::NameTaken, .. }) if wanted.name.is_none() => {
                     resolved.spec.name = model::Name::generate();
-                    resolved.spec.id = model::SandboxId::generate();
+                    resolved.spec.id = SandboxId::generate();
                 }
                 Err(failure) => return Err(failure),
                 Ok(sandbox) => return Ok(Created { sandbox, replayed: false }),
             }
         }
         Err(Error::unavailable("no free name was found; name the sandbox yourself"))
+    }
+
+    /// What refuses it before anything is made, but for the share of the quota that it takes then.
+    async fn check(&self, caller: &Caller, wanted: &NewSandbox) -> Result<Resolved> {
+        self.core.require_open()?;
+        self.core.require_credit(caller).await?;
+        let resolved = resolve(&self.core, caller, wanted).await?;
+        if wanted.workspace.is_some() {
+            self.core.require_room(&caller.owner, &self.quota(caller)).await?;
+        }
+        Ok(resolved)
     }
 
     pub(crate) async fn try_launch(

@@ -14,7 +14,7 @@ use model::{
     TemplateName,
 };
 use store::Store;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio_util::sync::DropGuard;
 
 use crate::core::Core;
@@ -204,14 +204,19 @@ impl Engine {
         .collect()
     }
 
+    /// Whether what exists in every pool was read: what is not known then does not exist.
+    pub fn has_read_all(&self) -> bool {
+        self.core.pools.iter().all(|pool| pool.is_adopted())
+    }
+
+    /// Changes when a sweep is over: what it found in pools that came back is known then. For who sweeps too.
+    pub fn swept(&self) -> watch::Receiver<u64> {
+        self.core.swept.subscribe()
+    }
+
     /// Refuses whoever keeps more in workspaces than it may.
     pub async fn admit_workspace(&self, caller: &Caller) -> Result<()> {
         self.core.require_room(&caller.owner, &self.quota(caller)).await
-    }
-
-    /// As a create does; for who gives something up before it.
-    pub async fn require_credit(&self, caller: &Caller) -> Result<()> {
-        self.core.require_credit(caller).await
     }
 
     /// What the caller may have.

@@ -205,6 +205,28 @@ impl Registry {
         self.write().admit(cell, quota, now)
     }
 
+    /// Whether the quota has room for one more sandbox like this when `going` do not count any more.
+    pub(crate) fn would_admit(
+        &self,
+        spec: &SandboxSpec,
+        going: &BTreeSet<SandboxId>,
+        quota: &Quota,
+        now: Timestamp,
+    ) -> Result<()> {
+        let index = self.read();
+        let stays = |cell: &&Arc<Cell>| cell.is_counted() && !going.contains(&cell.id);
+        let stay: Vec<_> = index.owned(&spec.owner).filter(stays).collect();
+        let of_tier = stay.iter().filter(|cell| cell.tier == spec.tier);
+        let in_use = of_tier.fold(InUse::default(), |sum, cell| InUse {
+            count: sum.count + 1,
+            disk_gb: sum.disk_gb + cell.disk_gb,
+        });
+        quota.admit(spec.tier, in_use, spec.limits.disk_gb).map_err(|detail| {
+            let retry_after = earliest_end(stay.iter().copied(), now);
+            Error::Exhausted { detail, retry_after }
+        })
+    }
+
     /// From now on it counts, whatever the quota says: what runs already, runs.
     pub(crate) fn count_anyway(&self, cell: &Cell) {
         let mut index = self.write();
@@ -311,7 +333,8 @@ impl Index {
         }
         let in_use = *self.in_use(cell);
         quota.admit(cell.tier, in_use, cell.disk_gb).map_err(|detail| {
-            let retry_after = self.earliest_end(&cell.owner, now);
+            let counted = self.owned(&cell.owner).filter(|cell| cell.is_counted());
+            let retry_after = earliest_end(counted, now);
             Error::Exhausted { detail, retry_after }
         })?;
         if !cell.pool.take_room() {
@@ -347,14 +370,16 @@ impl Index {
         }
         self.cells.insert(cell.id, Arc::clone(cell));
     }
+}
 
-    /// How long until one of the owner's sandboxes ends by itself, an hour at most (ruling 15).
-    fn earliest_end(&self, owner: &OwnerId, now: Timestamp) -> std::time::Duration {
-        let hour = SignedDuration::from_hours(1);
-        let counted = self.owned(owner).filter(|cell| cell.is_counted());
-        let ends = counted.filter_map(|cell| reaper::next_check(&cell.observed(true)));
-        let wait = ends.min().map_or(hour, |end| end.duration_since(now).min(hour));
-        let wait = wait.max(SignedDuration::from_secs(1));
-        std::time::Duration::try_from(wait).unwrap_or(std::time::Duration::from_secs(1))
-    }
+/// How long until one of these ends by itself, an hour at most (ruling 15).
+fn earliest_end<'a>(
+    cells: impl Iterator<Item = &'a Arc<Cell>>,
+    now: Timestamp,
+) -> std::time::Duration {
+    let hour = SignedDuration::from_hours(1);
+    let ends = cells.filter_map(|cell| reaper::next_check(&cell.observed(true)));
+    let wait = ends.min().map_or(hour, |end| end.duration_since(now).min(hour));
+    let wait = wait.max(SignedDuration::from_secs(1));
+    std::time::Duration::try_from(wait).unwrap_or(std::time::Duration::from_secs(1))
 }

@@ -237,15 +237,14 @@ fn limits(
         let detail = format!("must be above 0 and at most 1: {cpu_fraction}");
         return Err(Error::invalid("cpu_fraction", detail));
     }
-    if memory_mib < MEMORY_MIB_MIN || memory_mib > memory_max.max(base.memory_mib) {
-        let detail = format!("must be {MEMORY_MIB_MIN} to {memory_max}: {memory_mib}");
+    let memory_min = Limits::MEMORY_MIB_MIN;
+    if memory_mib < memory_min || memory_mib > memory_max.max(base.memory_mib) {
+        let detail = format!("must be {memory_min} to {memory_max}: {memory_mib}");
         return Err(Error::invalid("memory_mib", detail));
     }
     Ok(Limits { vcpu, cpu_fraction, memory_mib, ..base })
 }
 
-/// Less and no shell starts.
-const MEMORY_MIB_MIN: u32 = 16;
 /// What even the operator cannot ask for: it would be a mistake.
 const MEMORY_MIB_MAX: u32 = 4 * 1024 * 1024;
 const VCPU_MAX: u32 = 1024;

@@ -52,6 +52,7 @@ async fn run(core: Arc<Core>) {
         }
         // Not interrupted: what it does is short, or is done in other tasks.
         once(&core).await;
+        core.swept.send_modify(|count| *count += 1);
         if sweep % PRUNE_EVERY == 0 {
             let now = core.now();
             if let Err(failure) = core.store.prune(now, now - EVENTS_KEPT_FOR).await {

@@ -11,7 +11,7 @@ use std::str::FromStr;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{AgentSpec, Error, Name, OwnerId, PolicyName, SandboxId, WorkspaceId};
+use crate::{AgentSpec, Error, Name, OwnerId, PolicyName, Result, SandboxId, WorkspaceId};
 
 /// Everything a driver needs to make a sandbox, and to make it again after a stop.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -97,6 +97,35 @@ pub struct Limits {
     pub disk_gb: u32,
 }
 
+impl Limits {
+    /// Less and no shell starts.
+    pub const MEMORY_MIB_MIN: u32 = 16;
+    /// PID 1, and a command.
+    const PIDS_MIN: u32 = 2;
+
+    /// Whether anything can run within them.
+    ///
+    /// # Errors
+    /// `Invalid` with the name of the one that leaves too little, or means nothing.
+    pub fn check(&self) -> Result<()> {
+        for (field, value, least) in [
+            ("vcpu", self.vcpu, 1),
+            ("memory_mib", self.memory_mib, Self::MEMORY_MIB_MIN),
+            ("pids", self.pids, Self::PIDS_MIN),
+            ("disk_gb", self.disk_gb, 1),
+        ] {
+            if value < least {
+                return Err(Error::invalid(field, format!("must be at least {least}: {value}")));
+            }
+        }
+        if !(self.cpu_fraction > 0.0 && self.cpu_fraction <= 1.0) {
+            let detail = format!("must be above 0 and at most 1: {}", self.cpu_fraction);
+            return Err(Error::invalid("cpu_fraction", detail));
+        }
+        Ok(())
+    }
+}
+
 /// The name of a template: 1 to 63 of `[a-z0-9-]`, like `standard` or `host`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -142,7 +171,7 @@ impl TemplateName {
 impl FromStr for TemplateName {
     type Err = Error;
 
-    fn from_str(text: &str) -> Result<Self, Error> {
+    fn from_str(text: &str) -> Result<Self> {
         let good = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
         let edge = text.starts_with('-') || text.ends_with('-');
         if text.is_empty() || text.len() > 63 || !text.bytes().all(good) || edge {
@@ -155,7 +184,7 @@ impl FromStr for TemplateName {
 impl TryFrom<String> for TemplateName {
     type Error = Error;
 
-    fn try_from(text: String) -> Result<Self, Error> {
+    fn try_from(text: String) -> Result<Self> {
         text.parse()
     }
 }

@@ -257,5 +257,11 @@ fn lacks(name: &str) -> Error {
 
 #[expect(clippy::needless_pass_by_value, reason = "the shape that map_err wants")]
 fn no_archive(error: io::Error) -> Error {
-    Error::Invalid(format!("not an image archive: {error}"))
+    match error.kind() {
+        // What the reader of tar says then, with the bytes that it met.
+        io::ErrorKind::Other | io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => {
+            Error::Invalid("not an image archive: it is no tar, or cut off".into())
+        }
+        _ => Error::Invalid(format!("not an image archive: {error}")),
+    }
 }

@@ -53,8 +53,7 @@ impl Transport {
     /// Sends a request whose URI is absolute.
     pub(crate) async fn send(&self, mut request: Request<Body>) -> Result<Response<Incoming>> {
         let uri = request.uri().clone();
-        let host = uri.host().unwrap_or_default().to_owned();
-        let lost = |why: String| Error::Unavailable(format!("cannot reach {host}: {why}"));
+        let lost = |why: String| cannot_reach(&uri, &why);
         let path = uri.path_and_query().map_or("/", |path| path.as_str());
         *request.uri_mut() = path.parse().map_err(|_| lost("a bad path".into()))?;
         let connect = self.connect(&uri, request);
@@ -73,11 +72,11 @@ impl Transport {
         uri: &Uri,
         request: Request<Body>,
     ) -> Result<(hyper::client::conn::http1::SendRequest<Body>, Request<Body>)> {
-        let host = uri.host().unwrap_or_default().to_owned();
         let secure = uri.scheme_str() == Some("https");
         let port = uri.port_u16().unwrap_or(if secure { 443 } else { 80 });
-        let lost = |why: String| Error::Unavailable(format!("cannot reach {host}: {why}"));
-        let bare = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        let lost = |why: String| cannot_reach(uri, &why);
+        let bare =
+            uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']').to_owned();
         let tcp = (self.dial)(bare.clone(), port).await.map_err(lost)?;
         let _ = tcp.set_nodelay(true);
         let sender = if secure {
@@ -104,5 +103,23 @@ impl Transport {
             let _ = connection.await;
         });
         Ok(sender)
+    }
+}
+
+/// With the port, where one is named: on one machine there may be several registries.
+fn cannot_reach(uri: &Uri, why: &str) -> Error {
+    let whom = uri.authority().map_or_else(String::new, ToString::to_string);
+    Error::Unavailable(format!("cannot reach {whom}: {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_cannot_be_reached_is_named_with_its_port() {
+        let uri = "http://127.0.0.1:5000/v2/a?b".parse().unwrap();
+        let error = cannot_reach(&uri, "connection refused").to_string();
+        assert!(error.ends_with("cannot reach 127.0.0.1:5000: connection refused"), "{error}");
     }
 }

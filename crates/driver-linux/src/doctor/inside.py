@@ -570,6 +570,37 @@ def plant(mark):
     return True, f"{len(os.listdir('/workspace/links'))} links"
 
 
+def swap(mark):
+    """A file and a directory that are links to the host every other moment, whoever looks."""
+    folder, name = os.path.split(mark)
+    up = "../" * 16
+    ways = [f"/proc/self/fd/{number}/{up}{folder}" for number in range(3, 8)] + [folder, f"/proc/1/root{folder}"]
+    os.makedirs("/workspace/race", exist_ok=True)
+    os.chdir("/workspace/race")
+    def exchange(one, other):
+        raise_if(call(316, -100, one, -100, other, 2))
+    for turn in range(1 << 30):
+        # Large, because large files are handed to the host as open files; written over by those who write.
+        for path in ("file", f"folder/{name}"):
+            try:
+                os.makedirs("folder", exist_ok=True)
+                with open(path, "xb") as file:
+                    file.write(bytes(1 << 21))
+            except OSError:
+                pass
+        for link, target in (("file.link", f"{ways[turn % len(ways)]}/{name}"), ("folder.link", ways[turn % len(ways)])):
+            try:
+                os.symlink(target, link + ".new")
+                os.rename(link + ".new", link)
+            except OSError:
+                pass
+        for again in range(8):
+            for path in (b"file", b"folder"):
+                exchange(path, path + b".link")
+        if turn == 0:
+            print("HELD swapping", flush=True)
+
+
 def setuid():
     import shutil
     for path in ("/workspace/shell", "/tmp/shell", "/home/user/shell"):
@@ -601,16 +632,31 @@ def as_before():
 
 def probe(kind):
     """Whether a budget has anything left for somebody else."""
-    if kind == "inotify":
-        return (libc.inotify_init1(0) >= 0), "it still has its own"
-    if kind == "pipes":
-        ends = os.pipe()
-        return fcntl.fcntl(ends[0], 1031, 1 << 20) >= 1 << 20, "its pipes are as large as ever"
-    if kind == "signals":
+    def inotify():
+        return libc.inotify_init1(0) >= 0
+
+    def pipes():
+        return fcntl.fcntl(os.pipe()[0], 1031, 1 << 20) >= 1 << 20
+
+    def signals():
         signal.pthread_sigmask(signal.SIG_BLOCK, {64})
         info = ctypes.create_string_buffer(struct.pack("iii", 64, 0, -1), 128)
-        return call(129, os.getpid(), 64, info) == 0, "its signals still queue"
-    return libc.msgget(0, 0o1600) >= 0, "it still has its own"
+        return call(129, os.getpid(), 64, info) == 0
+
+    def queues():
+        return libc.msgget(0, 0o1600) >= 0
+
+    has_left, kept, lost = {
+        "inotify": (inotify, "it still has its own", "it can make none"),
+        "pipes": (pipes, "its pipes are as large as ever", "its pipes stay small"),
+        "signals": (signals, "its signals still queue", "its signals queue no more"),
+        "queues": (queues, "it still has its own", "it can make none"),
+    }[kind]
+    try:
+        held = has_left()
+    except OSError:
+        held = False
+    return held, kept if held else lost
 
 
 def open_files(memory_mib):

@@ -2,11 +2,13 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::Context;
 use driver::Driver;
 use model::{EndReason, Policy, SandboxId};
 use sha2::{Digest, Sha256};
+use tokio::time::Instant;
 
 use super::Outcome;
 use super::stage::{LIMITS, Stage, Verdict};
@@ -15,6 +17,7 @@ use crate::privilege::Privilege;
 #[derive(Clone, Copy)]
 pub(super) enum Outside {
     Links,
+    Races,
     Paths,
     Archive,
     GuestProgram,
@@ -36,6 +39,7 @@ type Result = anyhow::Result<Verdict>;
 pub(super) async fn run(stage: &mut Stage, outside: Outside) -> Result {
     match outside {
         Outside::Links => links(stage).await,
+        Outside::Races => races(stage).await,
         Outside::Paths => paths(stage).await,
         Outside::Archive => archive(stage).await,
         Outside::GuestProgram => guest_program(stage).await,
@@ -63,6 +67,27 @@ async fn links(stage: &mut Stage) -> Result {
     let others = ["cwd", "root", "cgroup", "plain", "task"].map(str::to_owned);
     let paths = names.chain(others).map(|name| format!("/workspace/links/{name}"));
     try_files(stage, paths.collect()).await
+}
+
+/// What was a file when it was looked at may be a link when it is opened.
+async fn races(stage: &mut Stage) -> Result {
+    const LASTS: Duration = Duration::from_secs(2);
+    let mark = stage.mark.display().to_string();
+    let name = mark.rsplit('/').next().unwrap_or_default();
+    let each = ["/workspace/race/file".to_owned(), format!("/workspace/race/folder/{name}")];
+    let swapping = stage.holding(stage.attacker, "swap", std::slice::from_ref(&mark)).await?;
+    let (started, mut rounds) = (Instant::now(), 0);
+    while started.elapsed() < LASTS {
+        let tried = try_files(stage, each.to_vec()).await?;
+        if tried.outcome != Outcome::Held {
+            return Ok(tried);
+        }
+        rounds += 1;
+    }
+    if !swapping.goes_on().await {
+        return Ok(Verdict::broken("the attack itself failed: it swaps no more"));
+    }
+    Ok(Verdict::held(format!("{rounds} times they lead nowhere")))
 }
 
 async fn paths(stage: &mut Stage) -> Result {

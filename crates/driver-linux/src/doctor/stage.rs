@@ -299,6 +299,11 @@ impl Stage {
 }
 
 impl Holding {
+    /// Whether it says and ends nothing for now.
+    pub(super) async fn goes_on(mut self) -> bool {
+        tokio::time::timeout(Duration::from_millis(1), self.frames.next()).await.is_err()
+    }
+
     /// Its next line.
     pub(super) async fn rest(mut self) -> anyhow::Result<Verdict> {
         let mut text = String::new();

@@ -11,7 +11,7 @@ use futures_util::StreamExt;
 use model::{EndReason, Result, SandboxId};
 
 use super::compute::Running;
-use super::layout::write_json;
+use super::layout::{self, write_json};
 use super::stored::{End, Stored, Tomb};
 use super::{Entry, Inner, LinuxDriver};
 use crate::incarnation;
@@ -151,12 +151,13 @@ impl Inner {
         let last = told.and_then(|end| end.last).map(Ended::from);
         let ended = last.unwrap_or_else(|| self.ended(record));
         self.clear(&bare, record);
-        let end = End { reason, stopping: None, last: Some(ended.clone().into()) };
-        let flushed = self.pool.sync(&bare);
-        self.pool.rest(&bare);
+        let end = End::new(reason, Some(ended.clone()));
+        // After another boot there is nothing to flush, and perhaps no disk: it may not have been flushed.
         let same_boot = record.boot_id == self.boot_id;
+        let flushed = if same_boot { self.pool.sync(&bare) } else { Ok(()) };
+        self.pool.rest(&bare);
         let kept = if same_boot { self.keep_upper(&bare) } else { Ok(()) };
-        let noted = killed.and(flushed).and(kept).and_then(|()| self.note_end(&bare, &end));
+        let noted = killed.and(flushed).and(kept).and_then(|()| self.note_end(&bare, end));
         (reason, Some(ended), noted)
     }
 
@@ -182,9 +183,20 @@ impl Inner {
     /// `None` for one that was never whole: it is removed.
     fn read_one(&self, id: SandboxId) -> anyhow::Result<Option<Found>> {
         let bare = id.bare();
-        let record = run_record::read(&self.layout.run(&bare))?;
-        let end: Option<End> = read_json(&self.layout.end(&bare))?;
         let stored: Option<Stored> = read_json(&self.layout.spec(&bare))?;
+        let lost =
+            stored.as_ref().is_some_and(|stored| stored.may_be_of_another_boot(&self.boot_id));
+        // What is not flushed may be torn then: the record, and the note of a stop that was under way.
+        let record = run_record::read(&self.layout.run(&bare));
+        let record = if lost { record.unwrap_or_default() } else { record? };
+        let end = read_json::<End>(&self.layout.end(&bare));
+        let mut end = if lost { end.unwrap_or_default() } else { end? };
+        if lost && record.is_none() && end.is_none() {
+            // It may have been answered, and run when the machine went down.
+            end = Some(End { answered: true, ..End::new(EndReason::HostLost, None) });
+            write_json(&self.layout.end(&bare), &end)?;
+            layout::forget(&self.layout.run(&bare))?;
+        }
         let Some(stored) = stored.filter(|_| record.is_some() || end.is_some()) else {
             self.end_recorded(&bare, &self.layout.run(&bare))?;
             self.move_to_deleting(&bare)?;
@@ -197,7 +209,7 @@ impl Inner {
         if stale {
             write_json(&self.layout.spec(&bare), &stored.sealed(&self.sealer)?)?;
         }
-        let greeted = self.layout.greeted(&bare).exists();
+        let greeted = self.has_answered(&bare, end.as_ref());
         Ok(Some(Found { id, stored, record, end, greeted }))
     }
 

@@ -25,7 +25,7 @@ impl LinuxDriver {
     ) -> Result<Guest> {
         let Launch { spec, policy } = launch;
         let id = spec.id;
-        let stored = Stored::new(spec, built.template.digest.clone());
+        let stored = Stored::new(spec, built.template.digest.clone(), &self.inner.boot_id);
         if let Some(seed) = seed {
             let inner = Arc::clone(&self.inner);
             let disk_gb = stored.spec.limits.disk_gb;

@@ -1,7 +1,6 @@
 //! Making and stopping compute: create, start, stop, pause, resume, update.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -20,6 +19,7 @@ use super::{Entry, Inner, LinuxDriver, bare, existing};
 use crate::cgroup;
 use crate::egress::{Access, EgressHandle, Sockets};
 use crate::plan::RunRecord;
+use crate::run_record;
 use crate::template::Built;
 
 /// How long a fresh guest may take to answer.
@@ -48,7 +48,7 @@ impl LinuxDriver {
         self.inner.pool.check_room()?;
         let built = self.inner.templates.get(&spec.template)?.ok_or_else(|| not_built(&spec))?;
         let agent = self.inner.agent_program(&spec)?;
-        let stored = Stored::new(spec, built.template.digest.clone());
+        let stored = Stored::new(spec, built.template.digest.clone(), &self.inner.boot_id);
         let stored = stored.with_agent(agent.map(|agent| agent.template.digest));
         self.create_on(stored, built, policy).await
     }
@@ -138,7 +138,7 @@ impl LinuxDriver {
         let id = order.stored.spec.id;
         let env = environment(&order.built, &order.stored.spec);
         let policy = order.policy.clone();
-        let mark = place.dir.join(layout::GREETED);
+        let record_path = place.dir.join("run.json");
         let inner = Arc::clone(&self.inner);
         let (tell, told) = oneshot::channel();
         // Beside the caller, who may have been told that it takes too long: then nobody wants it.
@@ -150,7 +150,7 @@ impl LinuxDriver {
         let (record, sockets) = told.await.context("launch")??;
         let running = self.attach(id, record, sockets.map(|sockets| (sockets, policy)))?;
         let greeted = match self.greet(&running, env).await {
-            Ok(()) => note_greeting(&mark),
+            Ok(()) => run_record::set_answered(&record_path, true).map_err(Error::from),
             refused => refused,
         };
         match greeted {
@@ -328,14 +328,6 @@ pub(super) async fn start_program(running: &Running, program: Vec<String>) {
     }
 }
 
-/// Who finds it later knows that it may have been told that the sandbox runs. It outlives processes, and need
-/// not outlive the machine: then nothing was answered that is not on the disk. Making an empty file takes less
-/// than asking another thread to.
-pub(super) fn note_greeting(mark: &Path) -> Result<()> {
-    std::fs::File::create(mark).context("note that the guest has answered")?;
-    Ok(())
-}
-
 impl Inner {
     /// Enters a new sandbox in the map, so that nobody else takes its id and `collect` leaves what
     /// is being made alone.
@@ -391,7 +383,7 @@ impl Inner {
     /// anybody from stopping.
     fn begin_stop(&self, id: SandboxId, record: &RunRecord, reason: EndReason) {
         let stopping = Some(record.incarnation.clone());
-        let end = End { reason, stopping, last: None };
+        let end = End { stopping, ..End::new(reason, None) };
         if let Err(error) = layout::write_whole(&self.layout.end(&id.bare()), &end) {
             tracing::warn!(sandbox.id = %id, error = format!("{error:#}"), "could not note a stop");
         }

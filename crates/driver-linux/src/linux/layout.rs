@@ -1,15 +1,17 @@
 //! The data directory: where things are, and how a file is written so that it survives.
 
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use serde::Serialize;
 
-/// What is beside a spec once a guest has answered.
-pub(crate) const GREETED: &str = "greeted";
+use crate::lock_file::{self, Lock};
+
+/// How often a directory may be removed while it is being opened.
+const TRIES: usize = 16;
 
 /// Paths below the data directory.
 #[derive(Debug, Clone)]
@@ -52,6 +54,33 @@ impl Layout {
         Ok(layout)
     }
 
+    /// The same for the one who has it alone: nobody else until the file is closed.
+    pub(crate) fn open_alone(root: &Path) -> anyhow::Result<(Self, File)> {
+        Self::open_alone_by(root, |lock| File::create(lock))
+    }
+
+    /// That of a build may be removed at any moment before it is locked, by who cleans up after another one.
+    fn open_alone_by(
+        root: &Path,
+        mut open: impl FnMut(&Path) -> io::Result<File>,
+    ) -> anyhow::Result<(Self, File)> {
+        for _ in 0..TRIES {
+            let layout = match Self::open(root) {
+                Err(error) if is_not_found(&error) => continue,
+                opened => opened?,
+            };
+            let lock = layout.root.join("lock");
+            match lock_file::take(&lock, &mut open).context("lock the data directory")? {
+                Lock::Alone(file) => return Ok((layout, file)),
+                Lock::Busy => break,
+                Lock::Gone => {}
+            }
+        }
+        let dir = root.display();
+        let busy = format!("another server runs on the data directory {dir}");
+        Err(model::Error::unavailable(busy).into())
+    }
+
     /// Of a data directory that somebody else made, and looks after.
     pub(crate) fn existing(root: &Path) -> anyhow::Result<Self> {
         let root = fs::canonicalize(root).with_context(|| format!("find {}", root.display()))?;
@@ -62,27 +91,13 @@ impl Layout {
         &self.root
     }
 
-    /// Held for the life of the server.
-    pub(crate) fn lock(&self) -> anyhow::Result<File> {
-        let file = File::create(self.root.join("lock")).context("open the lock")?;
-        rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).map_err(
-            |_| {
-                let dir = self.root.display();
-                anyhow::Error::from(model::Error::unavailable(format!(
-                    "another server runs on the data directory {dir}"
-                )))
-            },
-        )?;
-        Ok(file)
-    }
-
     /// A word of its own for this directory, in the name of everything it makes on the host.
     pub(crate) fn instance(&self) -> anyhow::Result<String> {
         let path = self.root.join("instance");
         match fs::read_to_string(&path) {
             Ok(text) if !text.trim().is_empty() => return Ok(text.trim().to_owned()),
             Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => return Err(error).context("read the instance id"),
         }
         let id = random_hex::<6>()?;
@@ -120,9 +135,9 @@ impl Layout {
         self.sandbox(bare).join("boot")
     }
 
-    /// There once a guest of it has answered.
+    /// There once a guest of it has answered, in what older servers left.
     pub(crate) fn greeted(&self, bare: &str) -> PathBuf {
-        self.sandbox(bare).join(GREETED)
+        self.sandbox(bare).join("greeted")
     }
 
     /// Locked by servers without the lease while they use the sandbox.
@@ -236,7 +251,7 @@ pub(crate) fn sync_dir(dir: &Path) -> anyhow::Result<()> {
 /// Removes a file; `Ok` when it is gone already.
 pub(crate) fn forget(path: &Path) -> anyhow::Result<()> {
     match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
             Err(error).with_context(|| format!("remove {}", path.display()))
         }
         Ok(()) | Err(_) => Ok(()),
@@ -248,3 +263,10 @@ pub(crate) fn random_hex<const N: usize>() -> anyhow::Result<String> {
     getrandom::fill(&mut bytes).map_err(|error| anyhow::anyhow!("random source: {error}"))?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
+
+fn is_not_found(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == ErrorKind::NotFound)
+}
+
+#[cfg(test)]
+mod tests;

@@ -12,7 +12,8 @@ use super::{Inner, bare};
 use crate::cgroup::Hierarchy;
 use crate::egress::Sockets;
 use crate::plan::{GuestPlan, IoLimit, LaunchPlan, RootPlan, RunRecord};
-use crate::pool::{Disk, DiskConfig};
+use crate::pool::{Disk, DiskConfig, DiskPool};
+use crate::privilege::Privilege;
 use crate::template::Built;
 
 /// What one launch needs beside the stored spec.
@@ -87,7 +88,10 @@ impl Inner {
     /// An upper that skipped flushing is whole as long as this boot lasts; after another boot its
     /// content is anybody's guess and it begins anew.
     fn ready_disks(&self, order: &Order, bare: &str) -> anyhow::Result<()> {
-        self.pool.ready(bare)?;
+        let (disk_gb, user) =
+            (order.stored.spec.limits.disk_gb, self.privilege.on_disk(order.built.uid));
+        // The machine may have gone down before a disk that was made had reached it.
+        self.pool.ready(bare).or_else(|_| self.pool.create(bare, disk_gb, user))?;
         let upper = self.pool.path(Disk::Upper, bare);
         let mark = upper.join("work/work/incompat/volatile");
         if mark.exists() {
@@ -99,7 +103,10 @@ impl Inner {
         if order.is_volatile() && !marks.into_iter().any(noted) {
             self.pool.remove_upper(bare)?;
         }
-        self.pool.create_upper(bare, order.stored.spec.limits.disk_gb)
+        if !self.pool.path(Disk::Workspace, bare).exists() {
+            tracing::warn!(sandbox = bare, "its workspace was never flushed, and begins anew");
+        }
+        self.pool.create(bare, disk_gb, user)
     }
 
     fn plan(&self, order: &Order, bare: &str, record: PathBuf) -> anyhow::Result<LaunchPlan> {
@@ -149,6 +156,13 @@ impl Inner {
 /// Whether it needs a way to the model relay, whatever its policy says of others.
 pub(super) fn uses_relay(spec: &SandboxSpec) -> bool {
     spec.agent.as_ref().is_some_and(|agent| agent.relay)
+}
+
+/// At every start, whoever decided it. Of an ordinary user's server it is said with all that is weaker.
+pub(super) fn warn_of_unbounded_disks(pool: &DiskPool, privilege: Privilege) {
+    if !pool.enforces_limits() && privilege == Privilege::Host {
+        tracing::warn!("disk_gb is not enforced: disks are plain directories");
+    }
 }
 
 /// Tells the operator of limits that this host cannot set.

@@ -8,6 +8,7 @@ use driver::{Ended, Tombstone};
 use jiff::Timestamp;
 use model::{EndReason, SandboxId};
 
+use super::adopt::read_json;
 use super::layout;
 use super::stored::{End, Tomb};
 use super::{Entry, Inner};
@@ -118,9 +119,20 @@ impl Inner {
     }
 
     /// Writes why compute ended, then forgets that there was any.
-    pub(super) fn note_end(&self, bare: &str, end: &End) -> anyhow::Result<()> {
-        layout::write_json(&self.layout.end(bare), end)?;
+    pub(super) fn note_end(&self, bare: &str, end: End) -> anyhow::Result<()> {
+        let path = self.layout.end(bare);
+        let before: Option<End> = read_json(&path).unwrap_or_default();
+        let end = End { answered: self.has_answered(bare, before.as_ref()), ..end };
+        layout::write_json(&path, &end)?;
         layout::forget(&self.layout.run(bare))
+    }
+
+    /// Whether a guest of this sandbox has answered, in this life or, by the note of its end, before.
+    pub(super) fn has_answered(&self, bare: &str, end: Option<&End>) -> bool {
+        run_record::is_answered(&self.layout.run(bare))
+            || end.is_some_and(|end| end.answered)
+            // Older servers made a file for it.
+            || self.layout.greeted(bare).exists()
     }
 
     /// The end of compute that nobody asked for; unless somebody did meanwhile, and perhaps started it
@@ -142,8 +154,8 @@ impl Inner {
             entry.ended = Some(last.clone());
         });
         self.pool.rest(&bare);
-        let end = End { reason, stopping: None, last: Some(last.into()) };
-        self.keep_upper(&bare).and(self.note_end(&bare, &end))
+        let end = End::new(reason, Some(last));
+        self.keep_upper(&bare).and(self.note_end(&bare, end))
     }
 
     /// The end of compute that somebody asked for.
@@ -169,7 +181,7 @@ impl Inner {
         // As above, of one that was launched and never answered.
         let reason = known.filter(|_| reason == EndReason::Unknown).unwrap_or(reason);
         // It may have died a moment before: what was asked for is what is told.
-        self.note_end(&bare, &End { reason, stopping: None, last: last.map(Into::into) })?;
+        self.note_end(&bare, End::new(reason, last))?;
         self.edit(id, |entry| entry.end_reason = Some(reason));
         Ok(())
     }

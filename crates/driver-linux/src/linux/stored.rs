@@ -18,6 +18,9 @@ pub(super) struct Stored {
     /// The exact build of its agent's program, which lies under that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) agent_digest: Option<String>,
+    /// The boot of the kernel in which it was made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    boot: Option<String>,
     /// The spec's own `env` is empty on the disk.
     #[serde(default)]
     sealed_env: Option<String>,
@@ -32,6 +35,9 @@ pub(super) struct End {
     pub(super) stopping: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) last: Option<Last>,
+    /// Whether a guest of it had answered.
+    #[serde(default)]
+    pub(super) answered: bool,
 }
 
 /// What is billed of compute that ended.
@@ -54,6 +60,10 @@ pub(super) struct Tomb {
 }
 
 impl End {
+    pub(super) fn new(reason: EndReason, last: Option<Ended>) -> Self {
+        Self { reason, stopping: None, last: last.map(Last::from), answered: false }
+    }
+
     /// Whether it tells of this incarnation: that it is being stopped, or how it ended.
     pub(super) fn is_of(&self, incarnation: &str) -> bool {
         let last = self.last.as_ref().map(|last| last.incarnation.as_str());
@@ -76,8 +86,15 @@ impl From<Last> for Ended {
 }
 
 impl Stored {
-    pub(super) fn new(spec: SandboxSpec, template_digest: String) -> Self {
-        Self { spec, template_digest, agent_digest: None, sealed_env: None }
+    pub(super) fn new(spec: SandboxSpec, template_digest: String, boot_id: &str) -> Self {
+        let boot = Some(boot_id.to_owned());
+        Self { spec, template_digest, agent_digest: None, boot, sealed_env: None }
+    }
+
+    /// Whether the machine went down since it was made: then what is not flushed may be gone, or torn. Older
+    /// servers did not say when that was, so it may have.
+    pub(super) fn may_be_of_another_boot(&self, boot_id: &str) -> bool {
+        self.boot.as_deref() != Some(boot_id)
     }
 
     pub(super) fn with_agent(self, digest: Option<String>) -> Self {

@@ -21,10 +21,11 @@ use tokio::sync::Notify;
 
 use self::placeholder::placeholder;
 use super::collect::left;
-use super::compute::{Running, note_greeting, start_program};
+use super::compute::{Running, start_program};
 use super::order::{Place, environment};
 use super::stored::Stored;
 use super::{Inner, LinuxDriver, layout};
+use crate::run_record;
 use crate::template::Built;
 
 /// How long a taken member waits for its `create`.
@@ -210,7 +211,8 @@ impl LinuxDriver {
         self.inner.pool.check_room()?;
         let limits = built.template.limits;
         let digest = built.template.digest.clone();
-        let stored = Stored::new(placeholder(id, template, limits), digest.clone());
+        let stored =
+            Stored::new(placeholder(id, template, limits), digest.clone(), &self.inner.boot_id);
         let order = self.inner.order(stored, built, Policy::none())?;
         let place = Place { dir: self.inner.layout.warm(&id.bare()), fresh: true };
         match self.launch(order, place).await {
@@ -296,7 +298,10 @@ impl LinuxDriver {
         };
         let saved = saved.await.context("claim").map_err(Error::from);
         let saved = match saved {
-            Ok(Ok(())) => note_greeting(&self.inner.layout.greeted(&id.bare())).map(Ok),
+            Ok(Ok(())) => {
+                let record = self.inner.layout.run(&id.bare());
+                run_record::set_answered(&record, true).map(Ok).map_err(Error::from)
+            }
             failed => failed,
         };
         let observed = self.settle_create(id, launched, saved).await?;
@@ -320,12 +325,11 @@ impl Inner {
         file.write_all(&spec).context("write the spec")?;
         file.sync_data().context("flush the spec")?;
         // That it answered in the pool is no answer to whoever wants it now.
-        let mark = self.layout.warm(&bare).join(layout::GREETED);
-        std::fs::remove_file(mark).context("forget a greeting")?;
+        run_record::set_answered(&self.layout.warm(&bare).join("run.json"), false)?;
         std::fs::rename(self.layout.warm(&bare), self.layout.sandbox(&bare)).context("claim")?;
         layout::sync_dir(&self.layout.sandboxes())?;
         if limits != had {
-            let record = crate::run_record::read(&self.layout.run(&bare))?;
+            let record = run_record::read(&self.layout.run(&bare))?;
             let incarnation = record.context("no run record")?.incarnation;
             self.hierarchy.limit(&incarnation, limits)?;
         }

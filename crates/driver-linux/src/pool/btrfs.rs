@@ -214,7 +214,10 @@ fn make(image: &Path, bytes: Option<u64>) -> anyhow::Result<()> {
     let bytes = bytes.unwrap_or(free.f_bavail * free.f_frsize / 5 * 4).max(SMALLEST_POOL);
     let unfinished = image.with_extension("unfinished");
     let file = File::create(&unfinished).context("create the pool file")?;
-    file.set_len(bytes).context("size the pool file")?;
+    if let Err(error) = file.set_len(bytes) {
+        let _ = fs::remove_file(&unfinished);
+        return Err(error).context("size the pool file");
+    }
     let output = Command::new("mkfs.btrfs")
         .args(["-q", "-f", "-K", "-m", "single", "-d", "single", "-L", "bastide"])
         .arg(&unfinished)

@@ -25,7 +25,7 @@ impl DiskPool {
             (DiskKind::Auto, None) => first_that_works(data_dir, &dir, config)?,
             (DiskKind::Auto, Some(kind)) => open_as(kind, data_dir, &dir, config)?,
             (wanted, Some(found)) if wanted != found => {
-                bail!("the disk pool is of kind {found:?}, not {wanted:?}");
+                bail!("the disk pool is of kind {}, not {}", word(found), word(wanted));
             }
             (wanted, _) => open_as(wanted, data_dir, &dir, config)?,
         };
@@ -63,12 +63,21 @@ fn first_that_works(data_dir: &Path, dir: &Path, config: DiskConfig) -> anyhow::
             Ok(opened) => return Ok(opened),
             Err(error) => {
                 let error = format!("{error:#}");
-                tracing::warn!(error, "this host has no disk pool of kind {kind:?}");
+                tracing::warn!(error, "this host has no disk pool of kind {}", word(kind));
             }
         }
     }
-    tracing::warn!("disk_gb will not be enforced");
     open_as(DiskKind::Plain, data_dir, dir, config)
+}
+
+/// As the configuration calls it.
+fn word(kind: DiskKind) -> &'static str {
+    match kind {
+        DiskKind::Auto => "auto",
+        DiskKind::Btrfs => "btrfs",
+        DiskKind::Image => "image",
+        DiskKind::Plain => "plain",
+    }
 }
 
 fn open_as(

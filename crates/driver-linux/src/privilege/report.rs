@@ -74,7 +74,8 @@ fn ids(privilege: Privilege, all: &mut Vec<Weakness>) {
     all.push(Weakness {
         code: "one_id",
         missing: format!("ids beside your own: {why}"),
-        effect: "every account in a sandbox is root there and you outside; your other groups stay",
+        effect: "every account in a sandbox is root there and you outside, and your other groups stay; \
+                 budgets that the kernel keeps by user (inotify, pipes) are shared by all sandboxes",
         hint: "sudo apt-get install uidmap; sudo usermod --add-subuids 100000-165535 \
                --add-subgids 100000-165535 USER"
             .into(),

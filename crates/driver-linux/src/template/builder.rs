@@ -19,6 +19,7 @@ use super::image::{self, ImageAccess};
 use super::meta::Meta;
 use super::recipe::{LIMITS, Outcome, Recipe, Step, Work};
 use super::{Built, TemplateStore, base, definition, lock, passwd, remove_unfinished};
+use crate::privilege::Privilege;
 
 mod yard;
 
@@ -78,6 +79,12 @@ pub async fn build(
     options: &BuildOptions,
     tell: Tell<'_>,
 ) -> Result<Built> {
+    // Said before a base is built for minutes.
+    for step in &recipe.steps {
+        if let Work::Put { source, .. } = &step.work {
+            source.find().map_err(|error| Error::invalid("files", format!("{error:#}")))?;
+        }
+    }
     let dir = store.dir(&recipe.name);
     fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
     let _lock = lock(&dir)?;
@@ -160,6 +167,9 @@ fn resolved(store: &TemplateStore, base: &Base) -> Result<Base> {
 }
 
 fn no_base(name: &TemplateName) -> Error {
+    if name.as_str() == super::HOST {
+        return Error::invalid("base", "host is this machine's own; nothing is built on it");
+    }
     Error::invalid("base", format!("no such template: {name}"))
 }
 
@@ -207,6 +217,12 @@ impl Build<'_> {
     }
 
     async fn debian(&mut self, suite: &str) -> Result<Made> {
+        if Privilege::current().has_one_id() {
+            return Err(Error::unavailable(
+                "Debian cannot be unpacked with one id: its files belong to several\n\
+                 hint: docs/rootless.md says how to have more (one_id), or build as root",
+            ));
+        }
         let lines = base::sources(suite, self.options.mirror.as_deref())?;
         let title = format!("fetch Debian {suite}");
         let script = base::unpack(suite, &lines)?;

@@ -56,6 +56,17 @@ impl Source {
         Ok(())
     }
 
+    /// Whether everything that is named is there, and may be taken.
+    pub(super) fn find(&self) -> anyhow::Result<()> {
+        let Self::Context { dir, from, rename: _ } = self else { return Ok(()) };
+        let root = root_of(dir)?;
+        for name in from {
+            open(&root, relative(name), ResolveFlags::BENEATH)
+                .with_context(|| format!("copy {name}"))?;
+        }
+        Ok(())
+    }
+
     /// Packs everything into `file`; answers the hex of its digest.
     pub(super) fn pack(&self, file: File) -> anyhow::Result<String> {
         let mut tar = tar::Builder::new(Digesting { file, hash: Sha256::new() });
@@ -69,9 +80,7 @@ impl Source {
                 }
             }
             Self::Context { dir, from, rename } => {
-                let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
-                let root = rustix::fs::openat(CWD, dir, flags, Mode::empty())
-                    .with_context(|| format!("open the build context {}", dir.display()))?;
+                let root = root_of(dir)?;
                 for name in from {
                     pack_one(&mut tar, &root, name, rename.as_deref())
                         .with_context(|| format!("copy {name}"))?;
@@ -83,20 +92,30 @@ impl Source {
     }
 }
 
+fn root_of(dir: &Path) -> anyhow::Result<OwnedFd> {
+    rustix::fs::openat(CWD, dir, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+        .with_context(|| format!("open the build context {}", dir.display()))
+}
+
+/// What COPY names begins at the context, also with a slash.
+fn relative(name: &str) -> &Path {
+    let path = name.trim_start_matches('/');
+    Path::new(if path.is_empty() { "." } else { path })
+}
+
 fn pack_one(
     tar: &mut tar::Builder<Digesting>,
     root: &OwnedFd,
     name: &str,
     rename: Option<&str>,
 ) -> anyhow::Result<()> {
-    let path = name.trim_start_matches('/');
-    let path = if path.is_empty() { "." } else { path };
+    let path = relative(name);
     // A link that is named may lead elsewhere in the context, not out of it.
-    let opened = open(root, path.as_ref(), ResolveFlags::BENEATH)?;
+    let opened = open(root, path, ResolveFlags::BENEATH)?;
     let stat = rustix::fs::fstat(&opened)?;
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => {
-            let own = Path::new(path).file_name().context("no file name")?;
+            let own = path.file_name().context("no file name")?;
             let called = rename.map_or(own, OsStr::new);
             file(tar, Path::new(called), opened)
         }

@@ -197,5 +197,5 @@ fn check(file: &DefinitionFile) -> Result<()> {
             return Err(Error::invalid("files", format!("must be absolute, without ..: {path:?}")));
         }
     }
-    Ok(())
+    file.limits.check()
 }

@@ -1,12 +1,18 @@
 //! What a build leaves that was killed: a yard with sandboxes, a keeper and a mounted pool. Found by
 //! its directory, taken over by its lock, and removed as any sandbox is.
 
+use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use driver::Driver;
 use model::{EndReason, Result};
 
+use crate::lock_file::{self, Lock};
 use crate::{LinuxConfig, LinuxDriver};
+
+/// Its file in a yard.
+const LOCK: &str = "lock";
 
 /// Removes the yards of builds that nobody works on any more; answers how many.
 ///
@@ -18,7 +24,7 @@ pub async fn clean_up(
     runtime_dir: &Path,
 ) -> Result<u32> {
     let mut removed = 0;
-    for dir in std::fs::read_dir(data_dir.join("builds")).into_iter().flatten().flatten() {
+    for dir in fs::read_dir(data_dir.join("builds")).into_iter().flatten().flatten() {
         if clean_one(&dir.path(), keeper_command, runtime_dir).await? {
             removed += 1;
         }
@@ -46,34 +52,62 @@ pub(crate) async fn clean_one(
     }
     driver.collect().await?;
     driver.close().await;
-    // Somebody may have begun to work there since.
-    let Some(_lock) = locked(dir) else { return Ok(false) };
+    Ok(remove_if_free(dir))
+}
+
+/// Removes a yard whose driver is closed, unless somebody has begun to work there since.
+pub(super) fn remove_if_free(dir: &Path) -> bool {
+    let Some(_lock) = locked(dir) else { return false };
     remove_dir(dir);
-    Ok(true)
+    true
 }
 
 /// Whether a process works there.
 pub(crate) fn is_busy(dir: &Path) -> bool {
-    dir.join("lock").exists() && locked(dir).is_none()
+    dir.join(LOCK).exists() && locked(dir).is_none()
 }
 
-/// Its lock, if nobody has it.
-fn locked(dir: &Path) -> Option<std::fs::File> {
-    let file = std::fs::File::open(dir.join("lock")).ok()?;
-    let flock = rustix::fs::FlockOperation::NonBlockingLockExclusive;
-    rustix::fs::flock(&file, flock).ok().map(|()| file)
+/// Its lock, if it is there and nobody has it.
+fn locked(dir: &Path) -> Option<File> {
+    match lock_file::take(&dir.join(LOCK), |lock| File::open(lock)).ok()? {
+        Lock::Alone(file) => Some(file),
+        Lock::Busy | Lock::Gone => None,
+    }
 }
 
-/// The directory of a yard whose driver is closed. A pool that is still mounted keeps it for the next
-/// time: nothing below a mount point is deleted by path.
-pub(super) fn remove_dir(dir: &Path) {
+/// The directory of a yard, for who has its lock and no driver. A pool that is still mounted keeps it
+/// for the next time: nothing below a mount point is deleted by path.
+pub(crate) fn remove_dir(dir: &Path) {
     let pool = dir.join("pool");
     let _ = rustix::mount::unmount(&pool, rustix::mount::UnmountFlags::empty());
     let device = |path: &Path| {
-        std::fs::metadata(path).map(|meta| std::os::unix::fs::MetadataExt::dev(&meta)).ok()
+        fs::metadata(path).map(|meta| std::os::unix::fs::MetadataExt::dev(&meta)).ok()
     };
     if pool.exists() && device(&pool) != device(dir) {
         return;
     }
-    let _ = std::fs::remove_dir_all(dir);
+    // The lock last: who works here next begins when nothing is removed any more.
+    if remove_all_but_lock(dir).is_ok() && fs::remove_file(dir.join(LOCK)).is_ok() {
+        // Unless somebody has begun.
+        let _ = fs::remove_dir(dir);
+    }
+}
+
+fn remove_all_but_lock(dir: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        if entry.file_name() == LOCK {
+            continue;
+        }
+        let removed = match entry.file_type()?.is_dir() {
+            true => fs::remove_dir_all(entry.path()),
+            false => fs::remove_file(entry.path()),
+        };
+        // Who waits for the lock may have made it, and named it otherwise since.
+        match removed {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            removed => removed?,
+        }
+    }
+    Ok(())
 }

@@ -47,6 +47,21 @@ fn make_current(store: &TemplateStore, template: &str, hex: &str) {
 }
 
 #[test]
+fn limits_in_which_nothing_runs_are_refused() {
+    for (good, bad) in [
+        ("vcpu = 1", "vcpu = 0"),
+        ("cpu_fraction = 1.0", "cpu_fraction = 1.1"),
+        ("memory_mib = 64", "memory_mib = 15"),
+        ("pids = 64", "pids = 1"),
+        ("disk_gb = 1", "disk_gb = 0"),
+    ] {
+        let error = Definition::parse(&DEFINITION.replace(good, bad)).unwrap_err().to_string();
+        let field = bad.split(' ').next().unwrap();
+        assert!(error.starts_with(&format!("{field}: must be ")), "{bad}: {error}");
+    }
+}
+
+#[test]
 fn every_built_in_definition_parses_and_has_a_name_of_its_own() {
     let mut names: Vec<_> = definitions().iter().map(|one| one.name().clone()).collect();
     let all = names.len();

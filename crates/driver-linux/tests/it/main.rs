@@ -7,6 +7,7 @@ mod full_host;
 mod host;
 mod launches;
 mod limits;
+mod power;
 mod restart;
 mod sandboxes;
 mod templates;

@@ -209,7 +209,6 @@ mod needs_root {
         let (built, steps, _) = builder.build(&format!("{GOOD}{end}")).await;
         built.unwrap();
         assert_eq!(steps, [true, true, true, false]);
-
         let (driver, id) = builder.sandbox().await;
         let (code, text) =
             run(&driver, id, "cat made /kept; echo $GREETING; id; until [ -s /workspace/started ]; do sleep 0.05; done; cat /workspace/started").await;
@@ -225,6 +224,16 @@ mod needs_root {
         let (built, steps, _) = builder.build(GOOD).await;
         built.unwrap();
         assert_eq!(steps, [true, false, false], "the content of a file is part of its step");
+    }
+
+    #[tokio::test]
+    async fn what_is_not_there_to_be_copied_is_said_before_any_step() {
+        let builder = Builder::new();
+        let (failed, steps, _) = builder.build("FROM tiny\nRUN true\nCOPY gone /\n").await;
+        let said = (failed.unwrap_err().to_string(), steps.len());
+        assert_eq!(said, ("files: copy gone: no such file in the build context".to_owned(), 0));
+        let (failed, ..) = builder.build("FROM host\nRUN true\n").await;
+        assert!(failed.unwrap_err().to_string().contains("nothing is built on it"));
     }
 
     #[tokio::test]

@@ -163,6 +163,14 @@ impl Host {
         });
     }
 
+    pub(super) fn forget_end(&self, id: SandboxId) {
+        self.kept(|kept| {
+            if let Some(slot) = kept.sandboxes.get_mut(&id) {
+                slot.ended = None;
+            }
+        });
+    }
+
     pub(super) fn stop(&self, id: SandboxId, reason: EndReason) -> Result<()> {
         self.slot(id, |slot| {
             if let Some(compute) = slot.compute.take() {

@@ -221,6 +221,24 @@ async fn what_ended_while_nobody_looked_ends_as_it_would_have() {
 }
 
 #[tokio::test]
+async fn after_a_power_cut_a_sandbox_is_stopped_told_of_and_billed_for_what_was_counted() {
+    let mut fixture = Fixture::new().await;
+    let kept = fixture.create(image()).await.unwrap();
+    fixture.engine.shutdown().await;
+    fixture.driver.lose_power();
+    fixture.restart().await;
+    let seen = fixture.until_phase(&kept, Phase::Stopped).await;
+    assert_eq!(seen.end_reason, Some(EndReason::HostLost));
+    let events = told_of(&fixture, kept.spec.id).await;
+    let stopped = events.iter().filter(|event| event.kind == EventKind::Stopped);
+    let reasons: Vec<_> = stopped.map(|event| event.reason).collect();
+    assert_eq!(reasons, [Some(EndReason::HostLost)]);
+    assert_eq!(fixture.store().open_legs().await.unwrap(), [], "what ended is billed");
+    fixture.restart().await;
+    assert_eq!(told_of(&fixture, kept.spec.id).await.len(), events.len(), "nothing is told twice");
+}
+
+#[tokio::test]
 async fn clocks_go_on_over_a_restart() {
     let mut fixture = Fixture::new().await;
     let clocks = Clocks { max_lifetime_seconds: Some(100), ..Clocks::default() };

@@ -98,6 +98,8 @@ impl Pump {
         self.process.input.close();
         self.process.output.finish(ended);
         self.state.process_ended(self.key);
+        // Whoever waits for the end is answered before anything is put away.
+        tokio::task::yield_now().await;
         self.give_cgroup_back();
         if self.process.start.until == Until::Exit {
             self.discard().await;

@@ -99,7 +99,11 @@ fn what_lacks_something_or_is_something_else_is_refused() {
     let error = image(&layout(&[named("1.0")], layer), None).unwrap_err();
     assert!(matches!(&error, Error::Corrupt(text) if text.contains("lacks")), "{error}");
     assert!(matches!(image(&tar(&[("a", b"b")]), None), Err(Error::Invalid(_))));
-    assert!(image(b"no tar at all", None).is_err());
+    let noise: Vec<u8> = (0..4096u32).map(|n| (n * 7 % 251) as u8).collect();
+    for (what, bytes) in [("cut off", &b"no tar at all"[..]), ("noise", &noise)] {
+        let error = image(bytes, None).unwrap_err().to_string();
+        assert_eq!(error, "not an image archive: it is no tar, or cut off", "{what}");
+    }
     let large = tar(&[("big", &vec![0; 2 << 20])]);
     assert!(matches!(image(&large, None), Err(Error::TooLarge(_))));
 }

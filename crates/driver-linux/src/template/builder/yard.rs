@@ -79,7 +79,7 @@ impl Yard {
 
     pub(super) async fn close(self) {
         self.driver.close().await;
-        leftovers::remove_dir(&self.dir);
+        leftovers::remove_if_free(&self.dir);
     }
 
     /// Runs a step and answers with the layer that it made.
@@ -191,12 +191,24 @@ impl Yard {
 /// Nobody else builds in this yard while its build is locked; a server may be cleaning up in it, after a build
 /// of the same name that was killed.
 async fn open_when_free(dir: &Path, options: &BuildOptions) -> Result<LinuxDriver> {
+    when_free(dir, async || open(dir, options).await).await
+}
+
+async fn when_free<T>(dir: &Path, mut open: impl AsyncFnMut() -> Result<T>) -> Result<T> {
     let until = Instant::now() + CLEANED_WITHIN;
+    let mut failed_alone = false;
     loop {
-        match open(dir, options).await {
-            Err(_) if leftovers::is_busy(dir) && Instant::now() < until => sleep(LOOKS).await,
-            opened => return opened,
+        let error = match open().await {
+            Ok(opened) => return Ok(opened),
+            Err(error) => error,
+        };
+        if leftovers::is_busy(dir) && Instant::now() < until {
+            failed_alone = false;
+            sleep(LOOKS).await;
+        } else if std::mem::replace(&mut failed_alone, true) {
+            return Err(error);
         }
+        // Who was in the way may have ended since: what fails once more fails by itself.
     }
 }
 
@@ -325,6 +337,25 @@ fn spec() -> SandboxSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn who_was_in_the_way_may_be_gone_when_it_is_looked_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let refuse = || Error::unavailable("another server runs on the data directory");
+        let mut tries = 0;
+        let opened = when_free(dir.path(), async || {
+            tries += 1;
+            if tries == 1 { Err(refuse()) } else { Ok("open") }
+        });
+        assert_eq!(opened.await.unwrap(), "open");
+        let mut tries = 0;
+        let opened = when_free(dir.path(), async || {
+            tries += 1;
+            Err::<(), _>(refuse())
+        });
+        assert!(opened.await.is_err());
+        assert_eq!(tries, 2, "what fails by itself is told");
+    }
 
     #[test]
     fn a_log_line_cannot_speak_to_the_terminal() {

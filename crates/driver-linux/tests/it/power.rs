@@ -1,0 +1,82 @@
+//! A machine that goes down under its server, and what the next one finds: a directory of another boot.
+
+#![expect(clippy::unwrap_used, reason = "what tests share: a panic is how it tells")]
+
+mod needs_root {
+    use std::path::Path;
+    use std::process::Command;
+
+    use driver::Driver;
+    use driver_linux::DiskKind;
+    use model::{EndReason, Phase, Policy};
+
+    use crate::host::{Host, create, kill, run, run_record};
+
+    #[tokio::test]
+    async fn a_machine_that_went_down_leaves_its_sandboxes_stopped_with_what_was_flushed() {
+        goes_down(&Host::new()).await;
+    }
+
+    #[tokio::test]
+    async fn the_same_with_a_disk_image_each() {
+        goes_down(&Host::with_disk(DiskKind::Image)).await;
+    }
+
+    /// Whatever that leaves of what is never flushed: the record of what ran, the note of a stop that was
+    /// under way, the disks of a moment before. An older server's spec does not name its boot.
+    async fn goes_down(host: &Host) {
+        for (left, has_disks, boot) in [
+            ("record", false, Some("of before")),
+            ("nothing", false, Some("of before")),
+            ("torn", true, Some("of before")),
+            ("torn stop", true, Some("of before")),
+            ("nothing", true, None),
+        ] {
+            let driver = host.driver().await;
+            let spec = create(&driver).await;
+            let data = host.path().join("data");
+            let dir = data.join("sandboxes").join(spec.id.bare());
+            driver.close().await;
+            let mut record = run_record(&data, spec.id);
+            assert!(kill(record["pid"].as_i64().unwrap()));
+            match left {
+                "record" => {
+                    record["boot_id"] = "of before".into();
+                    std::fs::write(dir.join("run.json"), record.to_string()).unwrap();
+                }
+                "torn" => std::fs::write(dir.join("run.json"), "").unwrap(),
+                "torn stop" => {
+                    std::fs::write(dir.join("run.json"), "").unwrap();
+                    std::fs::write(dir.join("end.json"), "").unwrap();
+                }
+                _ => std::fs::remove_file(dir.join("run.json")).unwrap(),
+            }
+            if !has_disks {
+                lose_disks(&data.join("pool"), &spec.id.bare());
+            }
+            let text = std::fs::read(dir.join("spec.json")).unwrap();
+            let mut stored: serde_json::Value = serde_json::from_slice(&text).unwrap();
+            assert!(stored["boot"].is_string(), "{stored}");
+            stored["boot"] = boot.into();
+            std::fs::write(dir.join("spec.json"), stored.to_string()).unwrap();
+
+            let driver = host.driver().await;
+            let observed = driver.observe(spec.id).await.unwrap().unwrap();
+            assert_eq!(observed.phase, Phase::Stopped);
+            assert_eq!(observed.end_reason, Some(EndReason::HostLost));
+            assert!(observed.greeted, "{left}: a create that may have been answered");
+            driver.start(spec.id, Policy::none()).await.unwrap();
+            assert_eq!(run(&driver, spec.id, "echo x > /workspace/file").await.0, 0);
+            driver.remove(spec.id, EndReason::UserRequest).await.unwrap();
+            driver.close().await;
+        }
+    }
+    fn lose_disks(pool: &Path, sandbox: &str) {
+        let home = pool.join(sandbox);
+        if pool.join(format!("{sandbox}.img")).exists() {
+            assert!(Command::new("umount").arg(&home).status().unwrap().success());
+            std::fs::remove_file(pool.join(format!("{sandbox}.img"))).unwrap();
+        }
+        std::fs::remove_dir_all(home).unwrap();
+    }
+}
