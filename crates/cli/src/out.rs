@@ -23,10 +23,23 @@ pub(crate) fn note(text: impl AsRef<str>) {
 }
 
 pub(crate) fn failure(failure: &Failure) {
-    note(format!("error: {}", failure.message));
+    note(format!("error: {}", harmless(&failure.message)));
     if let Some(hint) = &failure.hint {
-        note(format!("hint: {hint}"));
+        note(format!("hint: {}", harmless(hint)));
     }
+}
+
+/// What went wrong may quote a file or a guest, who shall not write to the terminal through us.
+fn harmless(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\n' | '\t' => safe.push(c),
+            c if c.is_control() => safe.extend(c.escape_default()),
+            c => safe.push(c),
+        }
+    }
+    safe
 }
 
 /// For programs: what the server said, indented.

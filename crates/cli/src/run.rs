@@ -210,17 +210,17 @@ fn limits(args: &RunArgs, data_dir: &Path) -> Result<Option<Limits>, Failure> {
     if is_default && args.memory_mib.is_none() && args.pids.is_none() {
         return Ok(None);
     }
-    let built = TemplateStore::open(data_dir)?.get(&args.template)?;
-    Ok(built.map(|built| {
-        let own = built.template.limits;
-        Limits {
-            vcpu: args.vcpu.unwrap_or(own.vcpu),
-            cpu_fraction: args.cpu_fraction.unwrap_or(own.cpu_fraction),
-            memory_mib: args.memory_mib.unwrap_or(own.memory_mib),
-            pids: args.pids.unwrap_or(own.pids),
-            ..own
-        }
-    }))
+    let Some(built) = TemplateStore::open(data_dir)?.get(&args.template)? else { return Ok(None) };
+    let own = built.template.limits;
+    let limits = Limits {
+        vcpu: args.vcpu.unwrap_or(own.vcpu),
+        cpu_fraction: args.cpu_fraction.unwrap_or(own.cpu_fraction),
+        memory_mib: args.memory_mib.unwrap_or(own.memory_mib),
+        pids: args.pids.unwrap_or(own.pids),
+        ..own
+    };
+    limits.check()?;
+    Ok(Some(limits))
 }
 
 fn share(text: &str) -> Result<f64, String> {

@@ -94,7 +94,10 @@ pub(crate) fn execute(data: &DataDir, command: Command, json: bool) -> Result<Ex
         Command::List => show::list(&store, &own(data)?, json)?,
         Command::Rm { name } => {
             if !store.remove(&name)? {
-                return Err(Failure::new(format!("no such template: {name}")));
+                return Err(Failure::new(match definition(&name) {
+                    Some(_) => format!("template {name} is not built"),
+                    None => format!("no such template: {name}"),
+                }));
             }
             out::line(name.as_str());
         }

@@ -4,7 +4,7 @@ use anyhow::Result;
 use api::exec::{ExecExit, ExecGap, ExecLost, ExecOutput, ExecStarted};
 use api::{Code, Problem};
 use axum::Router;
-use axum::routing::{MethodRouter, get, post};
+use axum::routing::{any, get};
 use utoipa::openapi::path::Operation;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{Content, OpenApi, Ref, RefOr, Response};
@@ -158,13 +158,12 @@ pub(crate) fn sockets() -> Router<App> {
 /// A port inside takes every method, also those that nobody has thought of yet; its own `/link`
 /// is hidden for one of them.
 fn every_method(router: Router<App>) -> Router<App> {
-    let proxy = || MethodRouter::new().fallback(ports::proxy);
     router
-        .route("/v1/sandboxes/{id}/agents/{*path}", MethodRouter::new().fallback(agents::proxy))
-        .route("/v1/sandboxes/{id}/ports/{port}/link", post(ports::link).fallback(ports::proxy))
-        .route("/v1/sandboxes/{id}/ports/{port}", proxy())
-        .route("/v1/sandboxes/{id}/ports/{port}/", proxy())
-        .route("/v1/sandboxes/{id}/ports/{port}/{*path}", proxy())
+        .route("/v1/sandboxes/{id}/agents/{*path}", any(agents::proxy))
+        .route("/v1/sandboxes/{id}/ports/{port}/link", any(ports::proxy).post(ports::link))
+        .route("/v1/sandboxes/{id}/ports/{port}", any(ports::proxy))
+        .route("/v1/sandboxes/{id}/ports/{port}/", any(ports::proxy))
+        .route("/v1/sandboxes/{id}/ports/{port}/{*path}", any(ports::proxy))
 }
 
 /// Routes whose last part may contain slashes.

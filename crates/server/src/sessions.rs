@@ -59,6 +59,7 @@ const READY_WITHIN: Duration = Duration::from_secs(10);
 #[derive(Default)]
 pub(crate) struct Sessions {
     live: Mutex<HashMap<SessionId, Arc<Live>>>,
+    launches: orphans::Launches,
     /// Which ran before this server began to lead is known.
     known: CancellationToken,
     /// Grows with every session that comes.

@@ -1,6 +1,6 @@
 //! Changing what may be changed of a sandbox that is there.
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 use http::Method;
 use serde_json::{Map, Value};
 
@@ -11,7 +11,9 @@ use crate::failure::Failure;
 use crate::out;
 
 #[derive(Debug, Args)]
-#[group(id = "changes", required = true, multiple = true, args = ["llm_key_env", "policy"])]
+// Not the group of the whole struct, which the sandbox itself would satisfy.
+#[group(skip)]
+#[command(group(ArgGroup::new("changes").args(["llm_key_env", "policy"]).required(true).multiple(true)))]
 pub(crate) struct UpdateArgs {
     #[arg(value_name = "SANDBOX")]
     id: SandboxRef,

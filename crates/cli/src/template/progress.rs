@@ -1,7 +1,7 @@
 //! What is shown while a template is made, and who cleans up if nobody is left to.
 
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 
 use driver_linux::template::{Event, clean_up};
@@ -87,7 +87,8 @@ pub(super) struct Attendant {
 
 impl Attendant {
     pub(super) fn start(data_dir: &Path) -> Result<Self, Failure> {
-        let program: PathBuf = std::env::current_exe()?;
+        // As it was found before this process had mounts of its own.
+        let program = keeper_command()?.swap_remove(0);
         let mut command = Command::new(program);
         command
             .args(["template", "attend", "--data-dir"])

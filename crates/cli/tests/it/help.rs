@@ -18,6 +18,18 @@ fn the_command_line_is_consistent() {
     cli::Cli::command().debug_assert();
 }
 
+#[test]
+fn an_update_without_a_change_is_wrong_usage() {
+    let given = |rest: &[&str]| {
+        let all = ["bastide", "sandbox", "update"].iter().chain(rest);
+        cli::Cli::command().try_get_matches_from(all)
+    };
+    let error = given(&["demo"]).unwrap_err().to_string();
+    assert!(error.contains("<--llm-key-env <VARIABLE>|--policy <NAME>>\n"), "{error}");
+    assert!(given(&["demo", "--policy", "open"]).is_ok());
+    assert!(given(&["--policy", "open"]).is_err());
+}
+
 fn write_help(command: &mut clap::Command, text: &mut String) {
     let title = command.get_bin_name().unwrap_or("bastide").to_owned();
     writeln!(text, "$ {title} --help\n{}\n", command.render_long_help()).unwrap();

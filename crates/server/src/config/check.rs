@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context, bail, ensure};
-use model::Plan;
+use model::{Plan, PolicyName};
 use url::Url;
 
 use crate::config::{Config, PoolKind, PoolSettings};
@@ -39,11 +39,7 @@ impl Config {
             let parsed = Domain::parse(domain);
             ensure!(parsed.is_some(), "ports.domain: must be a domain of two labels: {domain:?}");
         }
-        for (name, addresses) in &self.hosts {
-            let good = model::host_name(name).is_some_and(|good| good == *name);
-            ensure!(good, "hosts: not a host name in lower case: {name:?}");
-            ensure!(!addresses.is_empty(), "hosts.{name}: at least one address");
-        }
+        self.check_names()?;
         for plan in self.quotas.keys() {
             ensure!(Plan::parse(plan).is_some(), "quotas.{plan}: no such plan; try free");
         }
@@ -85,6 +81,23 @@ impl Config {
         self.check_code()?;
         self.llm.default_models.check()?;
         self.check_pools()
+    }
+
+    fn check_names(&self) -> anyhow::Result<()> {
+        for name in self.policies.keys().map(PolicyName::as_str) {
+            // Whoever reads `none` believes it.
+            let fixed = name == "none" || name == "open";
+            ensure!(
+                !fixed,
+                "policies.{name}: is always there and means the same; take another name"
+            );
+        }
+        for (name, addresses) in &self.hosts {
+            let good = model::host_name(name).is_some_and(|good| good == *name);
+            ensure!(good, "hosts: not a host name in lower case: {name:?}");
+            ensure!(!addresses.is_empty(), "hosts.{name}: at least one address");
+        }
+        Ok(())
     }
 
     /// The pools to run: those of the settings, or the one of this machine.

@@ -75,7 +75,7 @@ const FIRST: &[Setting] = &[
         "policies",
         "TABLE",
         "`none`, `default`, `open`",
-        "Named egress policies: a list of `host`, `*.host`, `cidr` or `public`, each with an optional `:port`. Naming `default` replaces the built-in allow-list of package registries",
+        "Named egress policies: a list of `host`, `*.host`, `cidr` or `public`, each with an optional `:port`. `default` is that of sandboxes that name none, and allows nothing until it is set",
     ),
     value(
         "hosts",
@@ -89,12 +89,12 @@ const FIRST: &[Setting] = &[
         "003's for `free`, none for `operator`",
         "Per plan: `persistent_max`, `ephemeral_max`, `disk_gb_per_tier_max`, `workspace_gib_max`",
     ),
-    value("ceiling.vcpu", "N", "`8`", "The most `vcpu` that one sandbox may ask for"),
+    value("ceiling.vcpu", "N", "`8`", "The most `vcpu` that others than the operator get"),
     value(
         "ceiling.memory_mib",
         "MIB",
         "`16384`",
-        "The most `memory_mib` that one sandbox may ask for",
+        "The most `memory_mib` that others than the operator get",
     ),
     value("disk.gb_default", "GIB", "`5`", "`disk_gb` of a sandbox that does not say it"),
     value("disk.gb_max", "GIB", "`20`", "The largest `disk_gb`; more is 400"),

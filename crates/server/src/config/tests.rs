@@ -106,6 +106,7 @@ fn wrong_values_are_named_with_their_source() {
     refused(&file("[disk]\ngb_default = 30"), &["disk.gb_default"]);
     refused(&file("[[pools]]\nname = 'a'\n[[pools]]\nname = 'a'"), &["pools"]);
     refused(&file("[policies]\nx = ['no spaces']"), &["policies"]);
+    refused(&file("[policies]\nnone = ['public']"), &["policies.none"]);
     refused(&file("= 1"), &["bastide.toml"]);
     let soon = [("BASTIDE_DRAIN_SECONDS", "\"soon\"")];
     refused(

@@ -114,6 +114,7 @@ pub(super) async fn launch(
     past: Past,
 ) -> Result<SessionRecord> {
     let wanted = sandbox(app, record, &values)?;
+    let _launch = app.sessions.launches.begin(record.id);
     let made = app.engine.create(caller, wanted, None).await?;
     let sandbox = made.sandbox.spec.id;
     let begun = async {
@@ -142,7 +143,8 @@ pub(super) async fn launch(
     begun
 }
 
-fn sandbox(app: &App, record: &SessionRecord, values: &Values) -> Result<NewSandbox> {
+/// What is asked for in a life of a session.
+pub(super) fn sandbox(app: &App, record: &SessionRecord, values: &Values) -> Result<NewSandbox> {
     let spec = &record.spec;
     let order = Order {
         model: ModelAccess {

@@ -1,5 +1,5 @@
 //! Sessions that ran when this server began to lead: they are followed again from where their logs end,
-//! and those whose sandbox is gone are told so. Sandboxes that no session has are removed.
+//! and those whose sandbox is gone are told so. Sandboxes that no session has are removed, then and later.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,11 +30,11 @@ async fn all(app: &App) {
     // Who had them does not lead any more.
     until_done(|| async { app.store.drop_session_claims().await }).await;
     let running = until_done(|| app.store.running_sessions()).await;
-    // Before any session is begun: what is no session's now never will be.
+    let swept = app.engine.swept();
     let orphans = until_done(|| orphans::find(app)).await;
     app.sessions.known.cancel();
     let removing = Arc::clone(app);
-    app.tasks.spawn(async move { orphans::remove(&removing, orphans).await });
+    app.tasks.spawn(async move { orphans::keep_away(&removing, orphans, swept).await });
     let picked = stream::iter(running).for_each_concurrent(AT_ONCE, |record| async move {
         until_done(|| pick_up(app, &record)).await;
     });
@@ -66,7 +66,7 @@ async fn pick_up(app: &App, record: &SessionRecord) -> Result<()> {
             let reason = seen.end_reason.unwrap_or(EndReason::Unknown);
             end::of_record(app, record, reason).await
         }
-        Err(Error::NotFound { .. }) if app.engine.snapshot().pools_unreachable == 0 => {
+        Err(Error::NotFound { .. }) if app.engine.has_read_all() => {
             end::of_record(app, record, EndReason::Unknown).await
         }
         // What its pool has is not known yet.

@@ -2,7 +2,7 @@
 //! and does it, the rest wait and get the same answer.
 //!
 //! ```text
-//!  claim ─► bundles ─► the old sandbox goes, its workspace is saved ─► the next life begins ─► launch ─► settle
+//!  claim ─► bundles, quota ─► the old sandbox goes, its workspace is saved ─► the next life begins ─► launch ─► settle
 //!    └── taken: wait, look again                                                     fails ─► failed, settle
 //! ```
 
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use engine::{Caller, Sandbox};
 use jiff::{SignedDuration, Timestamp};
-use model::{Error, OwnerId, SandboxRef, SessionId, SessionStatus};
+use model::{Error, OwnerId, SandboxId, SandboxRef, SessionId, SessionStatus};
 use store::{Resuming, SessionRecord};
 use tokio::time::{Duration, Instant, sleep};
 use uuid::Uuid;
@@ -101,18 +101,23 @@ async fn go_on(
     Ok(resumed(app.store.session(id).await?.ok_or_else(none)?))
 }
 
-/// What refuses it while it is as it was: without credit it would end for nothing.
+/// What refuses it while it is as it was: without credit, or a place for its sandbox, it would end for
+/// nothing.
 async fn allowed(
     app: &App,
     caller: &Caller,
     record: &SessionRecord,
 ) -> Result<Values, ResumeError> {
-    app.engine.require_credit(caller).await?;
-    match create::values(app, caller, &record.spec).await {
-        Ok(values) => Ok(values),
-        Err(Error::NotFound { what: "secret bundle", id }) => Err(ResumeError::NoBundle(id)),
-        Err(error) => Err(error.into()),
-    }
+    let values = match create::values(app, caller, &record.spec).await {
+        Ok(values) => values,
+        Err(Error::NotFound { what: "secret bundle", id }) => {
+            return Err(ResumeError::NoBundle(id));
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let wanted = create::sandbox(app, record, &values)?;
+    app.engine.require_place(caller, &wanted, &left_of(app, record)).await?;
+    Ok(values)
 }
 
 async fn begin(
@@ -126,12 +131,7 @@ async fn begin(
         live.over.cancelled().await;
         live.signal(Signal::Close { code: 1001, reason: "sandbox destroyed" }).await;
     }
-    // Also what was cut off before it was written down, and may be on its way out: a delete keeps the files,
-    // and must not do so after the next life has changed them.
-    let its = |made: &Sandbox| made.spec.agent.as_ref()?.session.filter(|id| *id == record.id);
-    let made = app.engine.of_sessions().into_iter().filter(|made| its(made).is_some());
-    let left: BTreeSet<_> = made.map(|made| made.spec.id).chain(record.sandbox).collect();
-    for sandbox in left {
+    for sandbox in left_of(app, &record) {
         gone(app.engine.delete(caller, &SandboxRef::Id(sandbox)).await)?;
     }
     let past = Past::Log { native_session_id: record.native_session_id.clone() };
@@ -144,6 +144,14 @@ async fn begin(
         return Err(error.into());
     }
     Ok(())
+}
+
+/// The sandboxes of the lives before. Also what was cut off before it was written down, and may be on its way
+/// out: a delete keeps the files, and must not do so after the next life has changed them.
+fn left_of(app: &App, record: &SessionRecord) -> BTreeSet<SandboxId> {
+    let its = |made: &Sandbox| made.spec.agent.as_ref()?.session.filter(|id| *id == record.id);
+    let made = app.engine.of_sessions().into_iter().filter(|made| its(made).is_some());
+    made.map(|made| made.spec.id).chain(record.sandbox).collect()
 }
 
 fn resumed(record: SessionRecord) -> Resumed {

@@ -152,6 +152,10 @@ async fn under_the_apis_origin_an_answer_is_nobodys_page() {
         assert_eq!(answer.header(gone), "", "{gone}");
     }
     assert_eq!(answer.header("x-content-type-options"), "nosniff");
+    for path in ["/", "/link", "/more"] {
+        let answer = ask(operator, "GET", &format!("{base}{path}"), &[]).await;
+        assert!(!answer.headers.contains_key("allow"), "{path}: which methods there are it knows");
+    }
     for (path, to) in [
         ("/moved", format!("{base}/there?a=1")),
         ("/moved-home", format!("{base}/home")),

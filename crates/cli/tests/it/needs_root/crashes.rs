@@ -120,6 +120,23 @@ fn below_the_reserve_of_the_disk_a_create_is_507_and_the_rest_goes_on() {
     server.end();
 }
 
+/// Whether the first start chose it or an operator: a later one must not look as if there were a limit.
+#[test]
+fn disks_without_a_limit_are_told_at_every_start() {
+    let mut server = Server::with(&[("BASTIDE_DISK_KIND", "plain")], &[]);
+    let said = |server: &Server| {
+        let log = server.instance().data().with_file_name("server.log");
+        std::fs::read_to_string(log).unwrap().matches("disk_gb is not enforced").count()
+    };
+    assert_eq!(said(&server), 1);
+    let instance = server.instance.as_mut().expect("it is taken only at the end");
+    instance.kill_server().unwrap();
+    instance.settings.clear();
+    instance.start().unwrap();
+    assert_eq!(said(&server), 1);
+    server.end();
+}
+
 #[expect(clippy::disallowed_methods, reason = "a plain thread")]
 fn pause(ms: u64) {
     std::thread::sleep(std::time::Duration::from_millis(ms));

@@ -54,11 +54,32 @@ fn doctor_says_what_is_weaker() {
 
 #[test]
 fn doctors_attacks_get_through_only_where_it_says_so() {
-    let user = User::new(Ids::Range);
-    let output = user.command(&["doctor", "--json"]).output().unwrap();
-    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(output.status.code(), Some(0), "{report:#}");
-    assert!(report["rows"].as_array().unwrap().len() > 60, "{report:#}");
+    for ids in [Ids::Range, Ids::One] {
+        let user = User::new(ids);
+        let output = user.command(&["doctor", "--json"]).output().unwrap();
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(output.status.code(), Some(0), "{ids:?}: {report:#}");
+        let rows = report["rows"].as_array().unwrap();
+        assert!(rows.len() > 60, "{report:#}");
+        let row = |area, what| rows.iter().find(|row| row["area"] == area && row["what"] == what);
+        let inotify = row("neighbours", "inotify").unwrap();
+        let expected = if ids == Ids::Range { "held" } else { "weak" };
+        assert_eq!(inotify["outcome"], expected, "{inotify}");
+        let pipes = row("neighbours", "pipes").unwrap()["seen"].as_str().unwrap().to_owned();
+        assert!(pipes.contains("; its pipes "), "{pipes}");
+        // No package that could be installed helps an ordinary user.
+        let disk = row("limits", "disk").unwrap()["hint"].as_str().unwrap().to_owned();
+        assert!(disk.starts_with("run as root"), "{disk}");
+    }
+}
+
+#[test]
+fn debian_is_not_begun_with_one_id() {
+    let user = User::new(Ids::One);
+    let output = user.command(&["template", "build", "standard"]).output().unwrap();
+    let said = text(&output.stderr);
+    assert!(!output.status.success() && said.contains("\nhint: docs/rootless.md"), "{said}");
+    assert!(!said.contains("[1/"), "{said}");
 }
 
 #[test]

@@ -75,6 +75,21 @@ fn a_template_that_is_not_built_says_how_to_build_it() {
     assert_eq!(output.status.code(), Some(1));
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(text.ends_with("hint: bastide template build standard\n"), "{text}");
+    let unknown = run(&["--template", "no-such", "--", "true"], b"");
+    let text = String::from_utf8_lossy(&unknown.stderr).into_owned();
+    assert!(text.ends_with("hint: bastide template list shows what there is\n"), "{text}");
+}
+
+#[test]
+fn limits_in_which_nothing_runs_are_refused_by_name() {
+    for (flag, value, field) in
+        [("--memory-mib", "0", "memory_mib"), ("--vcpu", "0", "vcpu"), ("--pids", "1", "pids")]
+    {
+        let output = run(&[flag, value, "--", "true"], b"");
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{flag}: {text}");
+        assert!(text.starts_with(&format!("error: {field}: must be at least ")), "{text}");
+    }
 }
 
 #[test]

@@ -33,6 +33,7 @@ fn it_has_what_it_promises_and_is_kept_until_it_is_removed() {
 
     assert_eq!(ok(data, &["template", "build", "standard"]), built, "it is kept");
     a_browser_built_on_it_opens_a_page_and_takes_a_screenshot(data);
+    a_canvas_is_rendered(data);
     // Here for the same reason.
     ok(data, &["template", "build", "cua"]);
     super::sessions::display::a_client_sees_the_display_and_uses_it(data);
@@ -63,6 +64,25 @@ fn a_browser_built_on_it_opens_a_page_and_takes_a_screenshot(data: &Path) {
         at = png.index(b\"IDAT\"); print(zlib.decompressobj().decompress(png[at + 4:], 4)[1:4].hex())'";
     let said = ok(data, &["run", "--template", "browser", "--", "sh", "-c", script]);
     assert_eq!(said, "b'\\x89PNG' 320 200\n12ab34\n");
+}
+
+/// A script that draws, and a page that does.
+fn a_canvas_is_rendered(data: &Path) {
+    ok(data, &["template", "build", "canvas"]);
+    let script = "\
+        echo 'ctx.fillStyle = \"#12ab34\"; ctx.fillRect(0, 0, canvas.width, canvas.height)' > draw.js\n\
+        (echo '<canvas width=7 height=5></canvas><script>'; \
+        echo 'const canvas = document.querySelector(\"canvas\"), ctx = canvas.getContext(\"2d\")'; \
+        cat draw.js; echo '</script>') > page.html\n\
+        render-canvas draw.js one.png 320 200 && render-canvas page.html two.png\n\
+        python3 -c 'import zlib\n\
+        for name in (\"one.png\", \"two.png\"):\n \
+        png = open(name, \"rb\").read(); at = png.index(b\"IDAT\")\n \
+        print(int.from_bytes(png[16:20]), int.from_bytes(png[20:24]), \
+        zlib.decompressobj().decompress(png[at + 4:], 4)[1:4].hex())'";
+    let said = ok(data, &["run", "--template", "canvas", "--", "sh", "-c", script]);
+    assert_eq!(said, "320 200 12ab34\n7 5 12ab34\n");
+    ok(data, &["template", "rm", "canvas"]);
 }
 
 #[test]

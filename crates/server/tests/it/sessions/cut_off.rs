@@ -4,15 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use driver::fake::Step;
-use engine::Clock;
 use jiff::Timestamp;
 use serde_json::json;
 use store::{SessionRecord, Store};
 use tokio::time::sleep;
 
-use super::parts::{Daemon, Made, becomes, is_prompt, wanted};
+use super::parts::{Daemon, Made, becomes, is_prompt, server_with_a_manual_clock, wanted};
 use crate::client::Client;
-use crate::harness::Setup;
+use crate::harness::{Setup, TestServer};
+
+/// As it is set.
+const SWEEP: Duration = Duration::from_secs(10);
 
 /// Waits until the sandbox does not run; no time passes for it meanwhile.
 async fn goes(client: &Client, made: &Made) {
@@ -39,9 +41,7 @@ async fn cut_off_resume(store: &Store, made: &Made) {
 #[tokio::test]
 async fn what_was_made_for_a_session_that_does_not_have_it_is_removed_by_the_next_server() {
     let daemon = Daemon::start().await;
-    let setup = Setup { clock: Clock::manual(Timestamp::now()), ..Setup::new() };
-    setup.pools[0].0.set_agents(daemon.port);
-    let server = setup.start().await;
+    let server = server_with_a_manual_clock(&daemon).await;
     let (ann, bob) = (server.tenant("ann").await, server.tenant("bob").await);
     let body = wanted("usr_ann");
     let mut all = Vec::new();
@@ -77,6 +77,73 @@ async fn what_was_made_for_a_session_that_does_not_have_it_is_removed_by_the_nex
     assert_eq!(bob.get(&own).await.json(200)["state"], "running");
     assert_eq!(ann.get(&runs.path()).await.json(200)["status"], "running");
     runs.attach(ann.address, 0).await.events_until(is_prompt).await;
+    server.stop().await;
+    daemon.stop().await;
+}
+
+/// Of a pool that did not answer when the server began to lead.
+#[tokio::test]
+async fn what_was_cut_off_in_a_pool_that_comes_back_is_removed_too() {
+    let daemon = Daemon::start().await;
+    let server = server_with_a_manual_clock(&daemon).await;
+    let ann = server.tenant("ann").await;
+    let (made, runs) =
+        (Made::new(&ann, &wanted("usr_ann")).await, Made::new(&ann, &wanted("usr_ann")).await);
+    let (key, driver) = (ann.key.clone(), server.driver.clone());
+    let (clock, dir) = (server.clock.clone(), Arc::clone(&server.dir));
+    server.stop().await;
+    let store = crate::harness::store(dir.path());
+    cut_off_resume(&store, &made).await;
+    drop(store);
+
+    driver.set_reachable(false);
+    let pools = vec![(driver.clone(), None)];
+    let server = Setup { clock, dir, pools, ..Setup::new() }.start().await;
+    let ann = Client { key, ..server.operator.clone() };
+    // It was looked for.
+    becomes(&ann, &made, "failed").await;
+    driver.set_reachable(true);
+    until_swept_away(&server, &ann, &made).await;
+    runs.attach(ann.address, 0).await.events_until(is_prompt).await;
+    server.stop().await;
+    daemon.stop().await;
+}
+
+/// Lets the engine sweep, and less time pass than it takes to idle away.
+async fn until_swept_away(server: &TestServer, client: &Client, made: &Made) {
+    let path = format!("/v1/sandboxes/{}", made.sandbox);
+    for _ in 0..4 {
+        server.clock.advance(SWEEP);
+        for _ in 0..100 {
+            let seen = client.get(&path).await;
+            if seen.status == 200 && seen.json(200)["state"] == "destroyed" {
+                assert_eq!(seen.json(200)["end_reason"], "user_request");
+                return;
+            }
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+    panic!("{} is still there", made.sandbox);
+}
+
+#[tokio::test]
+async fn what_is_being_made_for_a_session_is_its_own() {
+    let daemon = Daemon::start().await;
+    let server = server_with_a_manual_clock(&daemon).await;
+    let ann = server.tenant("ann").await;
+    server.driver.delay(Step::BootGuest, Duration::from_secs(1));
+    let sweeps = async {
+        for _ in 0..4 {
+            sleep(Duration::from_millis(150)).await;
+            assert_eq!(server.driver.count(), 1, "it is there, and not written down");
+            server.clock.advance(SWEEP);
+        }
+    };
+    let body = wanted("usr_ann");
+    let (made, ()) = tokio::join!(Made::new(&ann, &body), sweeps);
+    made.attach(ann.address, 0).await.events_until(is_prompt).await;
+    let seen = ann.get(&format!("/v1/sandboxes/{}", made.sandbox)).await.json(200);
+    assert_eq!(seen["state"], "running");
     server.stop().await;
     daemon.stop().await;
 }

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use engine::Clock;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use model::{EndReason, SandboxId};
@@ -10,8 +9,10 @@ use serde_json::json;
 use tokio::time::sleep;
 
 use super::parts::{
-    Came, Daemon, Made, another, becomes, is_prompt, log, says, sequence, server, wanted,
+    Came, Daemon, Made, another, becomes, is_prompt, log, says, sequence, server,
+    server_with_a_manual_clock, wanted,
 };
+use crate::client::Client;
 use crate::harness::Setup;
 
 fn ends(event: &serde_json::Value) -> bool {
@@ -167,7 +168,7 @@ async fn another_server_goes_on_where_the_log_ends() {
     let server = another(server).await;
     let (more, over) = socket.rest().await;
     assert_eq!((more, over), (vec![], Came::Close(1001, "server shutting down".into())));
-    let ann = crate::client::Client { key, ..server.operator.clone() };
+    let ann = Client { key, ..server.operator.clone() };
     let from = events.last().map_or(0, sequence);
     let mut socket = made.attach(ann.address, from).await;
     socket.say(&json!({ "type": "message", "message": "demo" })).await;
@@ -219,6 +220,29 @@ async fn a_sandbox_that_dies_under_a_session_is_told_with_its_reason() {
     daemon.stop().await;
 }
 
+/// Of a pool that does not answer when a server begins, nobody knows yet what it has.
+#[tokio::test]
+async fn one_whose_pool_was_away_at_the_start_goes_on_when_it_is_back() {
+    let daemon = Daemon::start().await;
+    let server = server_with_a_manual_clock(&daemon).await;
+    let ann = server.tenant("ann").await;
+    let made = Made::new(&ann, &wanted("usr_ann")).await;
+    let driver = server.driver.clone();
+    driver.set_reachable(false);
+    let server = another(server).await;
+    let ann = Client { key: ann.key, ..server.operator.clone() };
+    ann.get("/v1/sandboxes").await.problem(503, "unavailable");
+    driver.set_reachable(true);
+    // It answers, and was not read: longer than between two looks for the session's sandbox.
+    assert_eq!(ann.get("/v1/sandboxes").await.json(200)["partial"], true);
+    sleep(Duration::from_millis(1500)).await;
+    assert_eq!(ann.get(&made.path()).await.json(200)["status"], "running");
+    server.clock.advance(Duration::from_secs(10));
+    made.attach(ann.address, 0).await.events_until(is_prompt).await;
+    server.stop().await;
+    daemon.stop().await;
+}
+
 #[tokio::test]
 async fn one_that_died_while_nobody_served_is_found_and_told_once() {
     let daemon = Daemon::start().await;
@@ -233,7 +257,7 @@ async fn one_that_died_while_nobody_served_is_found_and_told_once() {
     let mut server =
         Setup { clock, dir, pools: vec![(driver, None)], ..Setup::new() }.start().await;
     for _ in 0..2 {
-        let ann = crate::client::Client { key: key.clone(), ..server.operator.clone() };
+        let ann = Client { key: key.clone(), ..server.operator.clone() };
         becomes(&ann, &made, "failed").await;
         let events = log(&ann, &made).await;
         assert_eq!(events.iter().filter(|event| ends(event)).count(), 1, "{events:?}");
@@ -281,9 +305,7 @@ async fn a_second_client_displaces_the_first() {
 #[tokio::test]
 async fn a_session_that_nobody_uses_idles_away_and_one_with_a_client_does_not() {
     let daemon = Daemon::start().await;
-    let setup = Setup { clock: Clock::manual(Timestamp::now()), ..Setup::new() };
-    setup.pools[0].0.set_agents(daemon.port);
-    let server = setup.start().await;
+    let server = server_with_a_manual_clock(&daemon).await;
     let ann = server.tenant("ann").await;
     let made = Made::new(&ann, &wanted("usr_ann")).await;
     let mut socket = made.attach(ann.address, 0).await;

@@ -3,10 +3,9 @@
 
 use std::time::Duration;
 
-use serde_json::json;
 use tokio::time::{Instant, sleep};
 
-use super::parts::{Came, Daemon, Dice, Made, Pieces, another, log, server, wanted};
+use super::parts::{Came, Daemon, Dice, Made, Pieces, another, log, message, server, wanted};
 use super::town::Town;
 use crate::client::Client;
 
@@ -27,7 +26,7 @@ async fn once(made: &Made, client: &Client, pieces: &mut Pieces, dice: &mut Dice
     if dice.roll(4) == 0 {
         let words = ["echo one", "markdown", "tool", "demo", "permission"];
         let word = words[usize::try_from(dice.roll(5)).unwrap()];
-        socket.try_say(&json!({ "type": "message", "message": word })).await;
+        socket.try_say(&message(word)).await;
     }
     let until = Instant::now() + Duration::from_millis(dice.roll(12));
     for _ in 0..dice.roll(30) {
@@ -83,8 +82,7 @@ async fn nothing_is_lost_and_nothing_comes_twice() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_lost_with_two_servers_whose_leaders_end_and_are_killed() {
-    let mut daemon = Daemon::start().await;
-    let (town, mut leader, mut follower) = Town::of_two(&daemon).await;
+    let (mut town, mut leader, mut follower) = Town::of_two().await;
     let ann = leader.tenant("ann").await;
     let made = Made::new(&ann, &wanted("usr_ann")).await;
     let (mut pieces, mut dice) = (Pieces::default(), Dice(11));
@@ -99,18 +97,15 @@ async fn nothing_is_lost_with_two_servers_whose_leaders_end_and_are_killed() {
             for _ in 0..5 {
                 once(&made, &follower.asked_by(&ann), &mut pieces, &mut dice).await;
             }
-            follower.until_leads().await;
-            leader = std::mem::replace(&mut follower, town.join().await);
+            (leader, follower) = town.succession(follower).await;
         }
         if cut % DAEMON_EVERY == 0 {
-            daemon = daemon.restart().await;
+            town.daemon = town.daemon.restart().await;
         }
     }
     leader.until_leads().await;
     finished(&made, &follower.asked_by(&ann), pieces).await;
-    follower.stop().await;
-    leader.stop().await;
-    daemon.stop().await;
+    town.end([follower, leader]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -121,7 +116,7 @@ async fn a_client_that_does_not_read_holds_nobody_up() {
     let made = Made::new(&ann, &wanted("usr_ann")).await;
     let mut socket = made.attach(ann.address, 0).await;
     for _ in 0..40 {
-        socket.say(&json!({ "type": "message", "message": "demo" })).await;
+        socket.say(&message("demo")).await;
     }
     // It reads nothing; the log grows all the same, and has everything for whoever reads later.
     let mut seen = 0;

@@ -5,7 +5,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use engine::Clock;
 use futures_util::{SinkExt, StreamExt};
+use jiff::Timestamp;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -72,6 +74,13 @@ impl Daemon {
 
 pub(super) async fn server(daemon: &Daemon) -> TestServer {
     let setup = Setup::new();
+    setup.pools[0].0.set_agents(daemon.port);
+    setup.start().await
+}
+
+/// One whose time passes only when a test says so.
+pub(super) async fn server_with_a_manual_clock(daemon: &Daemon) -> TestServer {
+    let setup = Setup { clock: Clock::manual(Timestamp::now()), ..Setup::new() };
     setup.pools[0].0.set_agents(daemon.port);
     setup.start().await
 }
@@ -146,6 +155,11 @@ impl Pieces {
     pub(super) fn take(&mut self, event: Value) {
         assert_eq!(sequence(&event), self.last() + 1, "after {} events", self.0.len());
         self.0.push(event);
+    }
+
+    #[track_caller]
+    pub(super) fn take_all(&mut self, events: Vec<Value>) {
+        events.into_iter().for_each(|event| self.take(event));
     }
 }
 
@@ -232,6 +246,12 @@ impl Socket {
         }
     }
 
+    /// Has the agent say this, and gives the events up to then.
+    pub(super) async fn echo(&mut self, text: &str) -> Vec<Value> {
+        self.say(&message(&format!("echo {text}"))).await;
+        self.events_until(|event| says(event, text)).await
+    }
+
     /// The next frame beside the log.
     pub(super) async fn control(&mut self) -> Value {
         loop {
@@ -254,6 +274,11 @@ impl Socket {
             }
         }
     }
+}
+
+/// What a client says to the agent.
+pub(super) fn message(text: &str) -> Value {
+    json!({ "type": "message", "message": text })
 }
 
 /// Whether an event is the completed message of this text.

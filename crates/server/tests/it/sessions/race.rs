@@ -6,7 +6,7 @@ use model::SessionStatus;
 use serde_json::{Value, json};
 use tokio::time::{Duration, sleep};
 
-use super::parts::{Daemon, Dice, Made, becomes, is_prompt, log, says, wanted};
+use super::parts::{Dice, Made, becomes, is_prompt, log, wanted};
 use super::town::Town;
 use crate::client::Client;
 use crate::harness::store;
@@ -61,8 +61,7 @@ async fn until_one(town: &Town) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn fifty_who_resume_at_two_servers_get_one_answer_one_sandbox_and_one_life() {
-    let daemon = Daemon::start().await;
-    let (town, leader, follower) = Town::of_two(&daemon).await;
+    let (town, leader, follower) = Town::of_two().await;
     let ann = leader.tenant("ann").await;
     let there = follower.asked_by(&ann);
     let made = Made::new(&ann, &wanted("usr_ann")).await;
@@ -75,19 +74,15 @@ async fn fifty_who_resume_at_two_servers_get_one_answer_one_sandbox_and_one_life
     let shown = there.get(&made.path()).await.json(200);
     assert_eq!((&shown["life"], &shown["sandbox_id"]), (&json!(2), &json!(resumed.sandbox)));
     let mut socket = resumed.attach(there.address, 0).await;
-    socket.say(&json!({ "type": "message", "message": "echo once" })).await;
-    socket.events_until(|event| says(event, "once")).await;
+    socket.echo("once").await;
     let began = |event: &&Value| event["type"] == "session.started" && event["source"] == "daemon";
     assert_eq!(log(&ann, &made).await.iter().filter(began).count(), 2);
-    follower.stop().await;
-    leader.stop().await;
-    daemon.stop().await;
+    town.end([follower, leader]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leader_that_dies_in_a_resume_leaves_one_sandbox_and_everybody_gets_one_answer() {
-    let daemon = Daemon::start().await;
-    let (town, mut leader, mut follower) = Town::of_two(&daemon).await;
+    let (town, mut leader, mut follower) = Town::of_two().await;
     let ann = leader.tenant("ann").await;
     let mut made = Made::new(&ann, &wanted("usr_ann")).await;
     let mut dice = Dice(5);
@@ -110,15 +105,10 @@ async fn a_leader_that_dies_in_a_resume_leaves_one_sandbox_and_everybody_gets_on
         follower.until_leads().await;
         until_one(&town).await;
         assert_eq!(running(&there).await, [&*made.sandbox], "in round {round}");
-        let mut socket = made.attach(there.address, 0).await;
-        let word = format!("round {round}");
-        socket.say(&json!({ "type": "message", "message": format!("echo {word}") })).await;
-        socket.events_until(|event| says(event, &word)).await;
-        leader = std::mem::replace(&mut follower, town.join().await);
+        made.attach(there.address, 0).await.echo(&format!("round {round}")).await;
+        (leader, follower) = (follower, town.join().await);
     }
-    follower.stop().await;
-    leader.stop().await;
-    daemon.stop().await;
+    town.end([follower, leader]).await;
 }
 
 /// As if it were long ago: within half a minute the answer would be the same.
@@ -134,14 +124,12 @@ async fn forget_resume(town: &Town, made: &Made) {
 /// What a leader leaves that dies when the next life has begun and its sandbox is there, or not yet.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_launch_that_was_cut_off_leaves_no_sandbox_and_no_agent_without_its_past() {
-    let daemon = Daemon::start().await;
-    let (town, leader, follower) = Town::of_two(&daemon).await;
+    let (town, leader, follower) = Town::of_two().await;
     let ann = follower.tenant("ann").await;
     let (placed, stray) =
         (Made::new(&ann, &wanted("usr_ann")).await, Made::new(&ann, &wanted("usr_ann")).await);
     let mut socket = placed.attach(ann.address, 0).await;
-    socket.say(&json!({ "type": "message", "message": "echo walnut" })).await;
-    socket.events_until(|event| says(event, "walnut")).await;
+    socket.echo("walnut").await;
     leader.kill();
     follower.until_leads().await;
     for made in [&placed, &stray] {
@@ -165,14 +153,12 @@ async fn a_launch_that_was_cut_off_leaves_no_sandbox_and_no_agent_without_its_pa
     assert_eq!(running(&ann).await, [&*placed.sandbox]);
     // The next life of the other one runs, with what was said in the first.
     let mut socket = placed.attach(ann.address, 0).await;
-    socket.say(&json!({ "type": "message", "message": "echo on" })).await;
-    socket.events_until(|event| says(event, "on")).await;
-    let told = Client { address: ([127, 0, 0, 1], daemon.port).into(), key: None };
+    socket.echo("on").await;
+    let told = Client { address: ([127, 0, 0, 1], town.daemon.port).into(), key: None };
     let path = format!("/internal/sessions/{}-2", placed.id);
     let put = told.request("PUT", &path).header("content-type", "application/json");
     let put = put.body(json!({ "agent": "mock" }).to_string().into()).unwrap();
     let told = told.send(put).await.json(200);
     assert_ne!(told["resumed"], "no", "{told}");
-    third.stop().await;
-    daemon.stop().await;
+    town.end([third]).await;
 }

@@ -5,7 +5,7 @@ use http_body_util::BodyExt;
 use serde_json::json;
 use tokio::time::{Duration, sleep, timeout};
 
-use super::parts::{Came, Daemon, Made, Pieces, Socket, log, says, sequence, wanted};
+use super::parts::{Came, Made, Pieces, Socket, log, message, sequence, wanted};
 use super::town::Town;
 use crate::client::{Client, Open, PATIENCE};
 
@@ -14,10 +14,6 @@ const DISPLACED: (u16, &str) = (1011, "another connection took over");
 
 fn close((code, reason): (u16, &str)) -> Came {
     Came::Close(code, reason.to_owned())
-}
-
-fn message(text: &str) -> serde_json::Value {
-    json!({ "type": "message", "message": text })
 }
 
 /// Connects until a server that leads takes what it says, as a client does whose server was replaced.
@@ -42,11 +38,11 @@ async fn come_back(made: &Made, client: &Client, pieces: &mut Pieces) -> Socket 
     panic!("nobody takes it back");
 }
 
-/// Reads up to the message that says this.
-async fn read(socket: &mut Socket, pieces: &mut Pieces, text: &str) {
-    for event in socket.events_until(|event| says(event, text)).await {
-        pieces.take(event);
-    }
+/// It comes back, nothing was missed, and the session goes on.
+async fn goes_on(made: &Made, client: &Client, mut pieces: Pieces) {
+    let mut socket = come_back(made, client, &mut pieces).await;
+    pieces.take_all(socket.echo("on and on").await);
+    assert!(pieces.0 == log(client, made).await[..pieces.0.len()]);
 }
 
 /// The next frame beside the log.
@@ -64,15 +60,13 @@ async fn control(socket: &mut Socket, pieces: &mut Pieces) -> serde_json::Value 
 async fn begun(at: &Client, user: &str) -> (Made, Socket, Pieces) {
     let made = Made::new(at, &wanted(user)).await;
     let (mut socket, mut pieces) = (made.attach(at.address, 0).await, Pieces::default());
-    socket.say(&message("echo begun")).await;
-    read(&mut socket, &mut pieces, "begun").await;
+    pieces.take_all(socket.echo("begun").await);
     (made, socket, pieces)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_socket_at_a_follower_is_as_one_at_the_leader() {
-    let daemon = Daemon::start().await;
-    let (_town, leader, follower) = Town::of_two(&daemon).await;
+    let (town, leader, follower) = Town::of_two().await;
     let ann = follower.tenant("ann").await;
     let (made, mut socket, mut pieces) = begun(&ann, "usr_ann").await;
     let other = Made::new(&ann, &wanted("usr_ann")).await;
@@ -89,46 +83,37 @@ async fn a_socket_at_a_follower_is_as_one_at_the_leader() {
     // Frames of every length, both ways.
     for length in [10, 1000, 300_000] {
         let word = "x".repeat(length);
-        socket.say(&message(&format!("echo {word}"))).await;
-        read(&mut socket, &mut pieces, &word).await;
+        pieces.take_all(socket.echo(&word).await);
     }
     drop(socket);
     let mut socket = made.attach(ann.address, pieces.last()).await;
-    socket.say(&message("echo again")).await;
-    read(&mut socket, &mut pieces, "again").await;
+    pieces.take_all(socket.echo("again").await);
     let mut ahead = made.attach(ann.address, pieces.last() + 1000).await;
     assert_eq!(ahead.control().await["code"], "from_beyond_log");
     assert_eq!(ahead.next().await, Came::Close(1008, "from beyond the log".into()));
     let logged = log(&leader.asked_by(&ann), &made).await;
     assert!(pieces.0 == logged[..pieces.0.len()]);
-    follower.stop().await;
-    leader.stop().await;
-    daemon.stop().await;
+    town.end([follower, leader]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_client_at_another_server_displaces_the_first() {
-    let daemon = Daemon::start().await;
-    let (_town, leader, follower) = Town::of_two(&daemon).await;
+    let (town, leader, follower) = Town::of_two().await;
     let ann = leader.tenant("ann").await;
     let there = follower.asked_by(&ann);
     let (made, mut first, pieces) = begun(&there, "usr_ann").await;
     for at in [&ann, &there, &there, &ann] {
         let mut second = made.attach(at.address, pieces.last()).await;
-        second.say(&message("echo mine")).await;
-        second.events_until(|event| says(event, "mine")).await;
+        second.echo("mine").await;
         assert_eq!(first.rest().await.1, close(DISPLACED));
         first = second;
     }
-    follower.stop().await;
-    leader.stop().await;
-    daemon.stop().await;
+    town.end([follower, leader]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_of_both_are_told_when_the_leader_ends_and_miss_nothing() {
-    let daemon = Daemon::start().await;
-    let (_town, leader, follower) = Town::of_two(&daemon).await;
+    let (town, leader, follower) = Town::of_two().await;
     let ann = follower.tenant("ann").await;
     let here = leader.asked_by(&ann);
     let (made, mut socket, mut pieces) = begun(&ann, "usr_ann").await;
@@ -140,64 +125,49 @@ async fn clients_of_both_are_told_when_the_leader_ends_and_miss_nothing() {
     let rest = async {
         for (socket, pieces) in [(&mut socket, &mut pieces), (&mut at_leader, &mut others)] {
             let (events, over) = socket.rest().await;
-            events.into_iter().for_each(|event| pieces.take(event));
+            pieces.take_all(events);
             assert_eq!(over, close(SHUTTING_DOWN));
         }
     };
     tokio::join!(leader.stop(), rest);
-    for (made, mut pieces) in [(made, pieces), (other, others)] {
-        let mut socket = come_back(&made, &ann, &mut pieces).await;
-        socket.say(&message("echo on and on")).await;
-        read(&mut socket, &mut pieces, "on and on").await;
-        assert!(pieces.0 == log(&ann, &made).await[..pieces.0.len()]);
+    for (made, pieces) in [(made, pieces), (other, others)] {
+        goes_on(&made, &ann, pieces).await;
     }
-    follower.stop().await;
-    daemon.stop().await;
+    town.end([follower]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_of_a_follower_are_told_when_it_ends_and_miss_nothing() {
-    let daemon = Daemon::start().await;
-    let (_town, leader, follower) = Town::of_two(&daemon).await;
+    let (town, leader, follower) = Town::of_two().await;
     let ann = leader.tenant("ann").await;
     let (made, mut socket, mut pieces) = begun(&follower.asked_by(&ann), "usr_ann").await;
     socket.say(&message("demo")).await;
     let (_, (events, over)) = tokio::join!(follower.stop(), socket.rest());
-    events.into_iter().for_each(|event| pieces.take(event));
+    pieces.take_all(events);
     assert_eq!(over, close(SHUTTING_DOWN));
-    let mut socket = come_back(&made, &ann, &mut pieces).await;
-    socket.say(&message("echo on and on")).await;
-    read(&mut socket, &mut pieces, "on and on").await;
-    assert!(pieces.0 == log(&ann, &made).await[..pieces.0.len()]);
-    leader.stop().await;
-    daemon.stop().await;
+    goes_on(&made, &ann, pieces).await;
+    town.end([leader]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leader_that_is_killed_is_followed_by_another_and_clients_miss_nothing() {
-    let daemon = Daemon::start().await;
-    let (town, leader, follower) = Town::of_two(&daemon).await;
+    let (town, leader, follower) = Town::of_two().await;
     let ann = follower.tenant("ann").await;
     let (made, mut socket, mut pieces) = begun(&ann, "usr_ann").await;
     socket.say(&message("demo")).await;
     leader.kill();
     let (events, over) = socket.rest().await;
-    events.into_iter().for_each(|event| pieces.take(event));
+    pieces.take_all(events);
     assert!(over == close(SHUTTING_DOWN) || over == Came::Gone, "{over:?}");
     let mut socket = come_back(&made, &ann, &mut pieces).await;
-    follower.until_leads().await;
     // The next one is killed as well, with a client of its own.
-    let third = town.join().await;
+    let (follower, third) = town.succession(follower).await;
     follower.kill();
     let (events, _) = socket.rest().await;
-    events.into_iter().for_each(|event| pieces.take(event));
+    pieces.take_all(events);
     let ann = third.asked_by(&ann);
-    let mut socket = come_back(&made, &ann, &mut pieces).await;
-    socket.say(&message("echo on and on")).await;
-    read(&mut socket, &mut pieces, "on and on").await;
-    assert!(pieces.0 == log(&ann, &made).await[..pieces.0.len()]);
-    third.stop().await;
-    daemon.stop().await;
+    goes_on(&made, &ann, pieces).await;
+    town.end([third]).await;
 }
 
 /// More of a stream, until it has this event; or all of it, and whether it ended as streams do.
@@ -228,13 +198,11 @@ fn ids(text: &str) -> impl Iterator<Item = u64> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_log_is_read_through_a_follower_by_range_and_as_it_grows() {
-    let daemon = Daemon::start().await;
-    let (town, leader, follower) = Town::of_two(&daemon).await;
+    let (town, leader, follower) = Town::of_two().await;
     let ann = follower.tenant("ann").await;
     let (made, mut socket, mut pieces) = begun(&ann, "usr_ann").await;
     let (mut live, mut text) = (stream(&ann, &made, 2).await, String::new());
-    socket.say(&message("echo more")).await;
-    read(&mut socket, &mut pieces, "more").await;
+    pieces.take_all(socket.echo("more").await);
     assert!(more(&mut live, &mut text, Some(pieces.last())).await);
     let (here, path) = (leader.asked_by(&ann), made.path());
     for query in ["from=0", "from=3&to=6", "from=2&limit=2", "from=100000", "from=2&limit=0"] {
@@ -250,14 +218,12 @@ async fn the_log_is_read_through_a_follower_by_range_and_as_it_grows() {
     let third = town.join().await;
     let mut live = stream(&third.asked_by(&ann), &made, ids(&text).last().unwrap()).await;
     let mut socket = made.attach(here.address, pieces.last()).await;
-    socket.say(&message("echo last")).await;
-    read(&mut socket, &mut pieces, "last").await;
+    pieces.take_all(socket.echo("last").await);
     more(&mut live, &mut text, Some(pieces.last())).await;
     // And with the leader.
     leader.stop().await;
     assert!(more(&mut live, &mut text, None).await, "the stream broke");
     assert!(ids(&text).zip(3..).all(|(id, expected)| id == expected), "{text}");
     assert!(pieces.0.iter().map(sequence).eq(1..=pieces.last()));
-    third.stop().await;
-    daemon.stop().await;
+    town.end([third]).await;
 }

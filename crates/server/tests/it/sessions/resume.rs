@@ -83,6 +83,31 @@ async fn what_died_is_resumed_with_how_it_was() {
 }
 
 #[tokio::test]
+async fn without_a_place_in_the_quota_it_is_refused_and_stays_as_it_was() {
+    let daemon = Daemon::start().await;
+    let server = server(&daemon).await;
+    let ann = server.tenant("ann").await;
+    let died = Made::new(&ann, &wanted("usr_ann")).await;
+    let runs = Made::new(&ann, &wanted("usr_ann")).await;
+    server.driver.kill(died.sandbox.parse().unwrap(), model::EndReason::Oom);
+    let before = becomes(&ann, &died, "failed").await;
+    let (first, _second) = (ann.sandbox().await, ann.sandbox().await);
+    let body = json!({ "chat_session_id": died.id });
+    let refused = ann.post("/v1/sessions/resume", &body).await;
+    refused.problem(429, "quota_exceeded");
+    let wait: u64 = refused.header("retry-after").parse().unwrap();
+    assert!((1..=3600).contains(&wait), "{wait}");
+    assert_eq!(ann.get(&died.path()).await.json(200), before);
+    // One that runs gives up its own place.
+    assert_ne!(Made::of(&resume(&ann, &runs.id).await).sandbox, runs.sandbox);
+    ann.delete(&first).await.json(200);
+    Made::of(&resume(&ann, &died.id).await).attach(ann.address, 0).await;
+    assert_eq!(ann.get(&died.path()).await.json(200)["life"], 2);
+    server.stop().await;
+    daemon.stop().await;
+}
+
+#[tokio::test]
 async fn others_none_and_a_bundle_that_is_gone_are_told_apart_and_audited() {
     let daemon = Daemon::start().await;
     let server = server(&daemon).await;

@@ -3,12 +3,11 @@
 
 use std::time::Duration;
 
-use engine::Clock;
-use jiff::Timestamp;
 use serde_json::json;
 
-use super::parts::{Came, Daemon, Made, becomes, is_prompt, server, wanted};
-use crate::harness::Setup;
+use super::parts::{
+    Came, Daemon, Made, becomes, is_prompt, server, server_with_a_manual_clock, wanted,
+};
 
 #[tokio::test]
 async fn every_cancel_reaches_the_client() {
@@ -32,9 +31,7 @@ async fn every_cancel_reaches_the_client() {
 #[tokio::test]
 async fn ten_seconds_before_its_time_is_over_the_client_is_warned() {
     let daemon = Daemon::start().await;
-    let setup = Setup { clock: Clock::manual(Timestamp::now()), ..Setup::new() };
-    setup.pools[0].0.set_agents(daemon.port);
-    let server = setup.start().await;
+    let server = server_with_a_manual_clock(&daemon).await;
     let ann = server.tenant("ann").await;
     let made = Made::new(&ann, &wanted("usr_ann")).await;
     let mut socket = made.attach(ann.address, 0).await;

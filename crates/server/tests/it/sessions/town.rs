@@ -1,5 +1,5 @@
 //! Several servers on one data directory, and one database, as processes are: each on a runtime of its own, which can
-//! be asked to end and can be dropped in the middle of anything.
+//! be asked to end and can be dropped in the middle of anything. Their sandboxes have one agent daemon.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -24,6 +24,7 @@ pub(super) struct Town {
     config: Config,
     pub(super) driver: FakeDriver,
     pub(super) dir: Arc<TempDir>,
+    pub(super) daemon: Daemon,
 }
 
 /// One server.
@@ -35,24 +36,39 @@ pub(super) struct Replica {
 }
 
 impl Town {
-    pub(super) fn new(daemon: &Daemon) -> Self {
+    async fn new() -> Self {
+        let daemon = Daemon::start().await;
         let Setup { config, pools, dir, .. } = Setup::new();
         let driver = pools[0].0.clone();
         driver.set_agents(daemon.port);
         // What they answer does not depend on which of them does.
         let public_url = Some("http://town.test".to_owned());
         let data_dir = PathBuf::from(dir.path());
-        Self { config: Config { data_dir, public_url, ..config }, driver, dir }
+        Self { config: Config { data_dir, public_url, ..config }, driver, dir, daemon }
     }
 
     /// Two servers: one that leads, and one that follows it.
-    pub(super) async fn of_two(daemon: &Daemon) -> (Self, Replica, Replica) {
-        let town = Self::new(daemon);
+    pub(super) async fn of_two() -> (Self, Replica, Replica) {
+        let town = Self::new().await;
         let leader = town.join().await;
         assert_eq!(leader.role().await.as_deref(), Some("leader"));
         let follower = town.join().await;
         assert_eq!(follower.role().await.as_deref(), Some("follower"));
         (town, leader, follower)
+    }
+
+    /// When the leader has gone: the one that followed leads, and a new one follows.
+    pub(super) async fn succession(&self, follower: Replica) -> (Replica, Replica) {
+        follower.until_leads().await;
+        (follower, self.join().await)
+    }
+
+    /// Whoever of the servers is left ends well, in this order, and then the daemon.
+    pub(super) async fn end<const LEFT: usize>(self, left: [Replica; LEFT]) {
+        for replica in left {
+            replica.stop().await;
+        }
+        self.daemon.stop().await;
     }
 
     /// One more server. It leads if nobody else does.
