@@ -13,8 +13,9 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
+use super::display::Inputs;
 use super::live::{self, Client};
-use super::{Attached, Live, Signal, daemon, display};
+use super::{Attached, Live, Signal, daemon};
 use crate::app::App;
 use crate::turns;
 
@@ -36,6 +37,7 @@ pub(super) struct Hold {
     number: u64,
     gone: CancellationToken,
     commands: Arc<Semaphore>,
+    inputs: Inputs,
 }
 
 pub(super) async fn attach(app: &App, live: Arc<Live>) -> Result<Attached> {
@@ -53,9 +55,10 @@ pub(super) async fn attach(app: &App, live: Arc<Live>) -> Result<Attached> {
         });
     }
     let head = live.head.clone();
+    let inputs = Inputs::begin(app, &live, signals.clone(), gone.clone());
     app.tasks.spawn(attend(Arc::clone(app), attachment, signals, gone.clone()));
     let commands = Arc::new(Semaphore::new(COMMANDS_MAX));
-    let hold = Hold { app: Arc::clone(app), live, number, gone, commands };
+    let hold = Hold { app: Arc::clone(app), live, number, gone, commands, inputs };
     Ok(Attached { head, signals: received, hold })
 }
 
@@ -133,7 +136,7 @@ impl Attached {
             | ClientFrame::KeyboardType { .. }
             | ClientFrame::PressKey { .. }
             | ClientFrame::Scroll { .. }
-            | ClientFrame::Screenshot {} => display::input(app, live, &frame).await?,
+            | ClientFrame::Screenshot {} => self.hold.inputs.add(live, &frame)?,
         }
         Ok(())
     }

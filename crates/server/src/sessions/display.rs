@@ -1,38 +1,102 @@
 //! The display of a `cua` session: what a client does to it, and what it is shown.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use api::ClientFrame;
+use api::frame::ControlFrame;
 use bytes::Bytes;
 use engine::Command;
 use model::{Error, Result, SandboxRef};
+use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
+use tokio_util::sync::CancellationToken;
 
+use super::socket::shown;
 use super::{Live, Signal};
 use crate::app::App;
 
 const TEMPLATE: &str = "cua";
 /// Of one input.
-const TIME_MAX: std::time::Duration = std::time::Duration::from_secs(20);
-/// Of one text that is typed.
+const TIME_MAX: Duration = Duration::from_secs(20);
+/// Inputs of one client that wait.
+const INPUTS_MAX: usize = 64;
+/// Of one text that is typed, and how long that may take: six seconds, but fifty when all its characters are
+/// different ones that no keyboard has.
 const TEXT_BYTES_MAX: usize = 4096;
+const TYPING_TIME_MAX: Duration = Duration::from_secs(60);
 /// Clicks of the wheel in one frame.
 const CLICKS_MAX: u32 = 50;
 /// Images of one turn that are shown; more are in the log only.
 const IMAGES_MAX: usize = 8;
 const IMAGE_BYTES_MAX: usize = 8 << 20;
 
-/// What a client does with the mouse and the keyboard, or asks to see.
-pub(super) async fn input(app: &App, live: &Live, frame: &ClientFrame) -> Result<()> {
-    if live.spec.template != TEMPLATE {
-        return Err(Error::invalid("type", "only a session with the template cua has a display"));
+/// What one client does with the mouse and the keyboard, or asks to see: one after the other, and nothing else
+/// that it says or is told waits for it.
+pub(super) struct Inputs(mpsc::Sender<Input>);
+
+struct Input {
+    argv: Vec<String>,
+    limit: Duration,
+    /// It prints an image for the client.
+    shows: bool,
+}
+
+impl Inputs {
+    /// Takes them until the client is gone; the one that is under way then is carried out, so that no key stays
+    /// down.
+    pub(super) fn begin(
+        app: &App,
+        live: &Arc<Live>,
+        signals: mpsc::Sender<Signal>,
+        gone: CancellationToken,
+    ) -> Self {
+        let (sender, inputs) = mpsc::channel(INPUTS_MAX);
+        if live.spec.template == TEMPLATE {
+            let work = carry_out(Arc::clone(app), Arc::clone(live), inputs, signals, gone);
+            app.tasks.spawn(work);
+        }
+        Self(sender)
     }
-    if matches!(frame, ClientFrame::Screenshot {}) {
-        let shot = ["import", "-silent", "-window", "root", "png:-"];
-        let outcome = run(app, live, shot.map(str::to_owned).into()).await?;
-        live.signal(Signal::Binary(outcome)).await;
-        return Ok(());
+
+    /// What is wrong with it is said now; what the display says of it comes as a control frame.
+    pub(super) fn add(&self, live: &Live, frame: &ClientFrame) -> Result<()> {
+        if live.spec.template != TEMPLATE {
+            return Err(Error::invalid(
+                "type",
+                "only a session with the template cua has a display",
+            ));
+        }
+        self.0.try_send(input(frame)?).map_err(|full| match full {
+            TrySendError::Full(_) => {
+                Error::wrong_state(format!("{INPUTS_MAX} inputs wait already: send less at a time"))
+            }
+            TrySendError::Closed(_) => Error::unavailable("another connection took over"),
+        })
     }
-    run(app, live, argv(frame)?).await.map(drop)
+}
+
+async fn carry_out(
+    app: App,
+    live: Arc<Live>,
+    mut inputs: mpsc::Receiver<Input>,
+    signals: mpsc::Sender<Signal>,
+    gone: CancellationToken,
+) {
+    while let Some(Some(input)) = gone.run_until_cancelled(inputs.recv()).await {
+        let signal = match run(&app, &live, input.argv, input.limit).await {
+            Ok(image) if input.shows => Signal::Binary(image),
+            Ok(_) => continue,
+            Err(error) => {
+                let (code, detail) = shown(error);
+                Signal::Control(ControlFrame::error_of(code, detail, None).text())
+            }
+        };
+        let told = gone.run_until_cancelled(signals.send(signal)).await;
+        if !matches!(told, Some(Ok(()))) {
+            return;
+        }
+    }
 }
 
 /// Sends images that the agent shows to the client, behind the pump: none of it holds events up.
@@ -46,13 +110,22 @@ pub(super) fn show(app: &App, live: &Arc<Live>, mut images: Vec<String>) {
         for path in images {
             let argv =
                 vec!["head".into(), "-c".into(), IMAGE_BYTES_MAX.to_string(), "--".into(), path];
-            if let Ok(bytes) = run(&app, &live, argv).await
+            if let Ok(bytes) = run(&app, &live, argv, TIME_MAX).await
                 && !bytes.is_empty()
             {
                 live.signal(Signal::Binary(bytes)).await;
             }
         }
     });
+}
+
+fn input(frame: &ClientFrame) -> Result<Input> {
+    let (limit, shows) = match frame {
+        ClientFrame::KeyboardType { .. } => (TYPING_TIME_MAX, false),
+        ClientFrame::Screenshot {} => (TIME_MAX, true),
+        _ => (TIME_MAX, false),
+    };
+    Ok(Input { argv: argv(frame)?, limit, shows })
 }
 
 fn argv(frame: &ClientFrame) -> Result<Vec<String>> {
@@ -78,7 +151,7 @@ fn argv(frame: &ClientFrame) -> Result<Vec<String>> {
                 let detail = format!("at most {TEXT_BYTES_MAX} bytes, without NUL");
                 return Err(Error::invalid("text", detail));
             }
-            xdotool(&["type", "--", text])
+            vec!["type-text".to_owned(), text.clone()]
         }
         ClientFrame::PressKey { key } => {
             let good = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'_' | b'+');
@@ -96,12 +169,15 @@ fn argv(frame: &ClientFrame) -> Result<Vec<String>> {
             let button = if *clicks < 0 { "4" } else { "5" };
             xdotool(&["mousemove", &x, &y, "click", "--repeat", &count, button])
         }
+        ClientFrame::Screenshot {} => {
+            ["import", "-silent", "-window", "root", "png:-"].map(str::to_owned).into()
+        }
         _ => return Err(Error::invalid("type", "no input of a display")),
     })
 }
 
-async fn run(app: &App, live: &Live, argv: Vec<String>) -> Result<Bytes> {
-    let command = Command { argv, timeout: Some(TIME_MAX), ..Command::shell(String::new()) };
+async fn run(app: &App, live: &Live, argv: Vec<String>, limit: Duration) -> Result<Bytes> {
+    let command = Command { argv, timeout: Some(limit), ..Command::shell(String::new()) };
     let outcome = app.engine.exec(&live.caller, &SandboxRef::Id(live.sandbox), command).await?;
     if outcome.exit_code != 0 {
         let said = String::from_utf8_lossy(&outcome.stderr);

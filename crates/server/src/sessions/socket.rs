@@ -361,7 +361,7 @@ async fn is_answered(stream: &mut SplitStream<Socket>) -> bool {
 }
 
 /// What a client is told of a refusal.
-fn shown(error: Error) -> (FrameError, String) {
+pub(super) fn shown(error: Error) -> (FrameError, String) {
     let text = error.to_string();
     match error {
         Error::Invalid { .. } => (FrameError::InvalidFrame, text),

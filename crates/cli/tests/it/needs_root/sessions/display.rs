@@ -26,17 +26,23 @@ pub(in crate::needs_root) fn a_client_sees_the_display_and_uses_it(built: &Path)
     assert_eq!(size(&empty), (1280, 800));
 
     talk.exec(TERMINAL);
-    let text = "--words & 'quotes' $HOME ünï";
+    // More letters that no key has than there are keys to spare.
+    let text = "--words & 'quotes' $HOME ünï Съешь ещё этих мягких французских булок";
+    let long = "x".repeat(2000);
     for frame in [
         json!({ "type": "mouse_click", "x": 300, "y": 250 }),
+        json!({ "type": "keyboard_type", "text": long }),
+        json!({ "type": "press_key", "key": "Return" }),
         json!({ "type": "keyboard_type", "text": text }),
         json!({ "type": "press_key", "key": "Return" }),
         json!({ "type": "press_key", "key": "ctrl+d" }),
     ] {
         talk.send(&frame);
     }
+    // Nothing else waits for what is typed.
+    until(|| !talk.exec("pgrep -x xdotool").is_empty());
     // The end of the input is the end of the window.
-    until(|| talk.exec("cat /tmp/typed") == format!("{text}\n"));
+    until(|| talk.exec("cat /tmp/typed") == format!("{long}\n{text}\n"));
 
     talk.exec(TESTER);
     let shown = talk.screenshot();
