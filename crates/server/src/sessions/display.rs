@@ -21,8 +21,8 @@ const TEMPLATE: &str = "cua";
 const TIME_MAX: Duration = Duration::from_secs(20);
 /// Inputs of one client that wait.
 const INPUTS_MAX: usize = 64;
-/// Of one text that is typed, and how long that may take: six seconds, but fifty when all its characters are
-/// different ones that no keyboard has.
+/// Of one text that is typed, and how long that may take: six seconds, but half a minute when its characters are
+/// all different and no keyboard has them.
 const TEXT_BYTES_MAX: usize = 4096;
 const TYPING_TIME_MAX: Duration = Duration::from_secs(60);
 /// Clicks of the wheel in one frame.

@@ -9,11 +9,9 @@ use crate::model::KEY;
 use crate::needs_root::pause;
 
 /// Looks at what is typed.
-const TERMINAL: &str = "xterm -geometry 80x24+100+100 -e 'cat > /tmp/typed' >/dev/null 2>&1 & \
-                        xdotool search --sync --onlyvisible --class xterm";
+const TERMINAL: &str = "xterm -geometry 80x24+100+100 -e 'cat > /tmp/typed' >/dev/null 2>&1 &";
 /// Says what the mouse does.
-const TESTER: &str = "xev -geometry 300x300+700+300 >/tmp/events 2>&1 & \
-                      xdotool search --sync --onlyvisible --name 'Event Tester'";
+const TESTER: &str = "xev -geometry 300x300+700+300 >/tmp/events 2>&1 &";
 
 /// With the templates of this data directory.
 pub(in crate::needs_root) fn a_client_sees_the_display_and_uses_it(built: &Path) {
@@ -26,7 +24,8 @@ pub(in crate::needs_root) fn a_client_sees_the_display_and_uses_it(built: &Path)
     assert_eq!(size(&empty), (1280, 800));
 
     talk.exec(TERMINAL);
-    // More letters that no key has than there are keys to spare.
+    until(|| !talk.exec("xdotool search --onlyvisible --class xterm").is_empty());
+    // More letters that no key has than there are keys without one.
     let text = "--words & 'quotes' $HOME ünï Съешь ещё этих мягких французских булок";
     let long = "x".repeat(2000);
     for frame in [
@@ -45,6 +44,7 @@ pub(in crate::needs_root) fn a_client_sees_the_display_and_uses_it(built: &Path)
     until(|| talk.exec("cat /tmp/typed") == format!("{long}\n{text}\n"));
 
     talk.exec(TESTER);
+    until(|| !talk.exec("xdotool search --onlyvisible --name 'Event Tester'").is_empty());
     let shown = talk.screenshot();
     assert_eq!(size(&shown), (1280, 800));
     assert!(shown.len() > empty.len(), "a window can be seen");
