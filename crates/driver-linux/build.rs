@@ -1,4 +1,4 @@
-//! Builds the programs that run inside sandboxes as static ones, for this crate to embed.
+//! Builds the keeper and the programs that run inside sandboxes as static ones, for this crate to embed.
 //!
 //! A nested cargo with a target directory of its own: they are compiled with other flags (static,
 //! small, abort on panic) than the rest, and cargo's lock on the outer directory is held.
@@ -7,12 +7,19 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-/// Each is a package and its binary.
-const PROGRAMS: [&str; 3] = ["guestd", "agentd", "code-runner"];
+/// A package, and its binary.
+const PROGRAMS: [(&str, &str); 4] = [
+    ("guestd", "guestd"),
+    ("agentd", "agentd"),
+    ("code-runner", "code-runner"),
+    ("keeper", "bastide-keeper"),
+];
 
 fn main() {
     let crates = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("set by cargo")).join("..");
-    for watched in ["guestd", "guest-proto", "agentd", "deictic", "events", "code-runner"] {
+    let sources =
+        ["guestd", "guest-proto", "agentd", "deictic", "events", "code-runner", "keeper", "model"];
+    for watched in sources {
         for part in ["src", "Cargo.toml"] {
             println!("cargo::rerun-if-changed={}", crates.join(watched).join(part).display());
         }
@@ -22,8 +29,8 @@ fn main() {
     let directory = shared_target(&out).join("guest");
     let mut cargo = Command::new(env::var_os("CARGO").expect("set by cargo"));
     cargo.args(["build", "--profile", "guest"]);
-    for program in PROGRAMS {
-        cargo.args(["--package", program, "--bin", program]);
+    for (package, program) in PROGRAMS {
+        cargo.args(["--package", package, "--bin", program]);
     }
     let status = cargo
         .arg("--target")
@@ -38,7 +45,7 @@ fn main() {
         .status()
         .expect("cargo runs");
     assert!(status.success(), "the guest does not build");
-    for program in PROGRAMS {
+    for (_, program) in PROGRAMS {
         let built = directory.join(&target).join("guest").join(program);
         fs::copy(&built, out.join(program)).expect("copy the guest");
     }

@@ -123,12 +123,6 @@ pub(crate) enum Command {
     Mcp(Box<mcp::McpArgs>),
     /// Serve the HTTP API
     Serve(server::config::Flags),
-    /// Keep sandboxes while servers come and go; started by `serve`
-    #[command(hide = true)]
-    Keeper {
-        #[arg(long)]
-        data_dir: PathBuf,
-    },
     /// Print a completion script for a shell
     Completions {
         #[arg(value_enum)]

@@ -44,15 +44,13 @@ struct Report<'a> {
 
 pub(crate) fn execute(args: &DoctorArgs) -> Result<ExitCode, Failure> {
     let data_dir = args.data.dir()?;
-    // These first: who asks is somebody else afterwards, and has no way to the program.
-    let keeper_command = crate::serve::keeper_command()?;
+    // These first: who asks is somebody else afterwards.
     let mut rows = doctor::check_host(&data_dir);
     let UserCheck { usable, weaknesses, rows: of_user } = doctor::check_user(&data_dir);
     rows.extend(of_user);
     let result = if usable && !args.host_only {
         let config = DoctorConfig {
             temp_dir: std::env::temp_dir(),
-            keeper_command,
             runtime_dir: PathBuf::from("/run/bastide"),
             weaknesses,
         };

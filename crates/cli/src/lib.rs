@@ -102,7 +102,6 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Agents(args) => agents::execute(args),
         Command::Mcp(args) => mcp::execute(&args),
         Command::Serve(flags) => serve::execute(&flags),
-        Command::Keeper { data_dir } => Ok(driver_linux::keeper::main(&data_dir)),
         Command::Completions { shell } => {
             completions::print(shell, &mut Cli::command());
             Ok(ExitCode::SUCCESS)

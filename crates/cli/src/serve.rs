@@ -8,7 +8,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -39,7 +39,6 @@ pub(crate) type Beside = Box<dyn FnOnce() -> BesideTask>;
 pub(crate) type BesideTask = std::pin::Pin<Box<dyn Future<Output = anyhow::Result<()>>>>;
 
 pub(crate) fn run(config: Config, beside: Option<Beside>) -> Result<ExitCode, Failure> {
-    keeper_command()?;
     let privilege = driver_linux::enter(&config.data_dir)?;
     let weaknesses = driver_linux::weaknesses();
     server::log::start(&config.log)?;
@@ -231,7 +230,7 @@ impl Town {
             },
             fence: Fence::new(move || lease.holds()),
             sealer: self.config.sealer()?,
-            ..LinuxConfig::new(self.dir_of(pool), keeper_command()?)
+            ..LinuxConfig::new(self.dir_of(pool))
         })
     }
 
@@ -269,15 +268,4 @@ fn images(settings: &server::config::Images) -> anyhow::Result<ImageSettings> {
         ..ImageAccess::default()
     };
     Ok(ImageSettings { access, allowed_registries: settings.allowed_registries.clone() })
-}
-
-/// This program again, as the keeper. First asked for before this process gets mounts of its own: if
-/// nobody stays behind in the old ones, the kernel forgets what the program's path in them was.
-pub(crate) fn keeper_command() -> anyhow::Result<Vec<PathBuf>> {
-    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    let program = match PROGRAM.get() {
-        Some(program) => program.clone(),
-        None => std::env::current_exe().context("find this program")?,
-    };
-    Ok(vec![PROGRAM.get_or_init(|| program).clone(), "keeper".into()])
 }

@@ -19,7 +19,6 @@ use self::images::{Access, Import, Pull};
 use self::progress::Shown;
 use crate::args::DataDir;
 use crate::failure::Failure;
-use crate::serve::keeper_command;
 use crate::{block_on, out};
 
 #[derive(Debug, Subcommand)]
@@ -74,7 +73,7 @@ pub(crate) struct Build {
 pub(crate) fn execute(data: &DataDir, command: Command, json: bool) -> Result<ExitCode, Failure> {
     let data_dir = data.dir()?;
     if !matches!(command, Command::List) {
-        keeper_command()?;
+        progress::find_program()?;
         // The files of a template belong to ids that an ordinary user has only as root of a namespace.
         driver_linux::enter(&data_dir)?;
     }
@@ -124,7 +123,6 @@ async fn build(
 ) -> Result<ExitCode, Failure> {
     let recipe = recipe(&args)?;
     let options = BuildOptions {
-        keeper_command: keeper_command()?,
         runtime_dir: PathBuf::from("/run/bastide"),
         fresh: args.force,
         allow: Policy::parse(&args.allow)?,

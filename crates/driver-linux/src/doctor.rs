@@ -53,7 +53,6 @@ pub struct Row {
 pub struct DoctorConfig {
     /// A directory of its own is made below it, and removed.
     pub temp_dir: PathBuf,
-    pub keeper_command: Vec<PathBuf>,
     pub runtime_dir: PathBuf,
     /// Of this process: an attack that is known to get through with one of them makes a weak row.
     pub weaknesses: Vec<Weakness>,

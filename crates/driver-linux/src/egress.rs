@@ -26,15 +26,10 @@ mod head;
 mod log;
 mod logged;
 mod names;
-mod netlink;
 mod pace;
 mod proxy;
 mod relay;
 mod requests;
-mod sockets;
-mod steer;
-mod sys;
-mod tproxy;
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -51,9 +46,9 @@ use tokio_util::task::TaskTracker;
 
 pub(crate) use dial::is_own;
 pub use dial::{LookupError, Resolver};
+pub use keeper::egress::{NAMESERVER, OpenError, Sockets, Steering, open_in_current_netns};
 pub(crate) use log::read as read_log;
 pub use model::{Access, Verdict};
-pub use sockets::{NAMESERVER, OpenError, Sockets, Steering, open_in_current_netns};
 
 use log::AccessLog;
 use names::Names;

@@ -1,4 +1,4 @@
-//! The programs that a sandbox gets from us: embedded at build time, kept in the data directory by
+//! The programs that make sandboxes and that they get from us: embedded at build time, kept in the data directory by
 //! their hashes, so that a sandbox that runs keeps what it was started with when the server is upgraded.
 
 use std::fs::{self, File};
@@ -12,6 +12,9 @@ use sha2::{Digest, Sha256};
 /// The static program of `guestd`, built by this crate's build script.
 static GUEST: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/guestd"));
 
+/// The static program of `keeper`, likewise.
+static KEEPER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/bastide-keeper"));
+
 /// The static program of `agentd`, likewise.
 static AGENTS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/agentd"));
 
@@ -23,6 +26,7 @@ pub(crate) static CODE_RUNNER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "
 pub(crate) struct Programs {
     pub(crate) guest: PathBuf,
     pub(crate) agents: PathBuf,
+    pub(crate) keeper: PathBuf,
 }
 
 /// Writes the programs below `dir` unless they are there, and tells where.
@@ -30,7 +34,8 @@ pub(crate) fn install(dir: &Path) -> anyhow::Result<Programs> {
     let guest = put(dir, "guestd", GUEST, 0o755)?;
     // Nobody in a sandbox may read it: the kernel then lets nobody there look into its processes.
     let agents = put(dir, "agentd", AGENTS, 0o711)?;
-    Ok(Programs { guest, agents })
+    let keeper = put(dir, "keeper", KEEPER, 0o755)?;
+    Ok(Programs { guest, agents, keeper })
 }
 
 fn put(dir: &Path, name: &str, program: &[u8], mode: u32) -> anyhow::Result<PathBuf> {

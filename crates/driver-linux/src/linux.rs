@@ -34,11 +34,10 @@ use tokio_util::task::TaskTracker;
 use crate::cgroup::Hierarchy;
 use crate::egress::{Egress, EgressConfig};
 use crate::guest_binary;
-use crate::incarnation;
-use crate::keeper::client::KeeperClient;
 use crate::pool::{DiskConfig, DiskPool};
 use crate::privilege::Privilege;
 use crate::template::TemplateStore;
+use keeper::client::KeeperClient;
 
 mod access;
 mod adopt;
@@ -68,7 +67,7 @@ use compute::Running;
 pub use config::{ImageSettings, LinuxConfig};
 use entry::existing;
 pub use fence::Fence;
-pub(crate) use layout::{Layout, random_hex, write_durably};
+pub(crate) use layout::{Layout, write_durably};
 pub(crate) use order::plan_of;
 use pulls::Pulls;
 pub(crate) use slots::Slots;
@@ -177,12 +176,12 @@ impl Inner {
         crate::template::host_skeleton(&skeleton).map_err(anyhow::Error::from)?;
         templates.make_code_root().map_err(anyhow::Error::from)?;
         let sealer = config.open_sealer(layout.root())?;
-        let keeper = KeeperClient::new(layout.root().to_owned(), config.keeper_command);
         let privilege = Privilege::current();
         let pool = DiskPool::open(layout.root(), config.disk.allowed(privilege))?;
         let hierarchy = Hierarchy::detect(&instance)?;
         let warm = if hierarchy.has_groups() { config.warm } else { BTreeMap::new() };
         let guest_programs = guest_binary::install(&layout.root().join("guest"))?;
+        let keeper = KeeperClient::new(layout.root().to_owned(), guest_programs.keeper.clone());
         let slots = Slots::open(&config.runtime_dir, layout.root(), &instance)?;
         keeper.ensure()?;
         let (exits, receiver) = mpsc::channel(EXITS_MAX);
@@ -336,7 +335,7 @@ impl Driver for LinuxDriver {
             running.record.clone()
         };
         let disk_bytes = self.inner.pool.used_bytes(&id.bare());
-        Ok(Usage { disk_bytes, ..incarnation::usage(&record) })
+        Ok(Usage { disk_bytes, ..crate::usage::read(&record) })
     }
 
     async fn accesses(&self, id: SandboxId, after: Option<u64>, max: usize) -> Result<AccessPage> {

@@ -18,15 +18,16 @@ use rustix::thread::UnshareFlags;
 
 use crate::cgroup::{self, Hierarchy};
 use crate::egress::Sockets;
-use crate::keeper::{devices, devices_at, wire};
 use crate::launcher::{self, Filters, Shared};
 use crate::linux::{Layout, Slots, plan_of};
 use crate::plan::{LaunchPlan, Reply, RunRecord};
 use crate::pool::{Disk, DiskConfig, DiskKind, DiskPool};
 use crate::privilege::Privilege;
-use crate::sys::{self, Fork};
 use crate::template::{Built, TemplateStore, definition};
 use crate::{guest_binary, incarnation, run_record};
+use keeper::process::devices_at;
+use keeper::sys::{self, Fork};
+use keeper::{devices, wire};
 
 /// What to run in.
 #[derive(Debug, Clone)]

@@ -1,8 +1,9 @@
 //! What is shown while a template is made, and who cleans up if nobody is left to.
 
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::OnceLock;
 
 use driver_linux::template::{Event, clean_up};
 use indicatif::ProgressBar;
@@ -11,7 +12,6 @@ use tokio::io::AsyncReadExt;
 
 use crate::failure::Failure;
 use crate::out;
-use crate::serve::keeper_command;
 
 /// Events as lines for people, with a bar for layers, or as JSON lines.
 pub(super) struct Shown {
@@ -79,6 +79,17 @@ fn as_json(event: &Event) -> serde_json::Value {
     }
 }
 
+/// This program. First asked for before this process gets mounts of its own: if nobody stays behind in the old
+/// ones, the kernel forgets what the program's path in them was.
+pub(super) fn find_program() -> Result<PathBuf, Failure> {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    if let Some(program) = PROGRAM.get() {
+        return Ok(program.clone());
+    }
+    let program = std::env::current_exe()?;
+    Ok(PROGRAM.get_or_init(|| program).clone())
+}
+
 /// A process that waits for the end of this one, however it comes, and then removes what its build
 /// left: sandboxes, mounts, cgroups.
 pub(super) struct Attendant {
@@ -87,9 +98,7 @@ pub(super) struct Attendant {
 
 impl Attendant {
     pub(super) fn start(data_dir: &Path) -> Result<Self, Failure> {
-        // As it was found before this process had mounts of its own.
-        let program = keeper_command()?.swap_remove(0);
-        let mut command = Command::new(program);
+        let mut command = Command::new(find_program()?);
         command
             .args(["template", "attend", "--data-dir"])
             .arg(data_dir)
@@ -116,7 +125,7 @@ pub(super) async fn attend(data_dir: &Path) -> Result<ExitCode, Failure> {
     let mut word = [0u8; 1];
     if tokio::io::stdin().read(&mut word).await? == 0 {
         let runtime_dir = Path::new("/run/bastide");
-        clean_up(data_dir, &keeper_command()?, runtime_dir).await?;
+        clean_up(data_dir, runtime_dir).await?;
     }
     Ok(ExitCode::SUCCESS)
 }

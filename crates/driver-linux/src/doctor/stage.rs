@@ -99,7 +99,7 @@ impl Stage {
         std::fs::set_permissions(&mark, PermissionsExt::from_mode(0o666))?;
         let abstract_name = format!("bastide-doctor-{}", std::process::id());
         let address = SocketAddr::from_abstract_name(&abstract_name)?;
-        let mut linux = LinuxConfig::new(dir.join("data"), config.keeper_command.clone());
+        let mut linux = LinuxConfig::new(dir.join("data"));
         linux.disk = DiskConfig { pool_gb: Some(POOL_GB), ..DiskConfig::default() };
         linux.runtime_dir.clone_from(&config.runtime_dir);
         linux.host_nesting = nesting;

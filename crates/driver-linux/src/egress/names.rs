@@ -15,7 +15,7 @@ use std::sync::Arc;
 use model::agent::RELAY;
 use model::{Policy, Target};
 
-use super::sockets::NAMES_BASE;
+use keeper::egress::NAMES_BASE;
 
 /// Names that one sandbox may have at a time; thirty-two times fewer than addresses.
 pub(super) const NAMES_MAX: usize = 4096;

@@ -47,7 +47,7 @@ impl LinuxDriver {
         let suspects = std::mem::replace(&mut self.inner.suspects().builds, found.clone());
         let runtime_dir = self.inner.slots().runtime_dir().to_owned();
         for dir in found.intersection(&suspects) {
-            let cleaned = leftovers::clean_one(dir, self.inner.keeper.command(), &runtime_dir);
+            let cleaned = leftovers::clean_one(dir, &runtime_dir);
             match cleaned.await {
                 Ok(true) => tracing::info!(dir = %dir.display(), "removed what a build left"),
                 Ok(false) => {}

@@ -22,8 +22,6 @@ pub struct ImageSettings {
 /// Settings of the driver.
 pub struct LinuxConfig {
     pub data_dir: PathBuf,
-    /// What to run as the keeper: a program and its first arguments; `--data-dir DIR` is added.
-    pub keeper_command: Vec<PathBuf>,
     pub disk: DiskConfig,
     /// Named egress policies; a sandbox that is adopted gets its own from here.
     pub policies: BTreeMap<PolicyName, Policy>,
@@ -43,10 +41,9 @@ pub struct LinuxConfig {
 
 impl LinuxConfig {
     /// The defaults for a data directory.
-    pub fn new(data_dir: PathBuf, keeper_command: Vec<PathBuf>) -> Self {
+    pub fn new(data_dir: PathBuf) -> Self {
         Self {
             data_dir,
-            keeper_command,
             disk: DiskConfig::default(),
             policies: BTreeMap::new(),
             egress: EgressConfig::default(),

@@ -13,6 +13,7 @@ use rustix::process::{PidfdFlags, pidfd_open};
 use super::LinuxDriver;
 use super::compute::Running;
 use crate::incarnation;
+use crate::usage;
 
 /// How long killed processes may take to go; more means that the kernel holds one.
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -114,7 +115,7 @@ impl LinuxDriver {
     pub(super) async fn terminate(&self, running: &Running) {
         let Some(pid) = rustix::process::Pid::from_raw(running.record.pid) else { return };
         // A count of none is one that nobody keeps.
-        let alone = incarnation::usage(&running.record).pids == 1;
+        let alone = usage::read(&running.record).pids == 1;
         let frozen = incarnation::freeze_asked(&running.record);
         if alone || frozen || running.dead.is_cancelled() {
             return;

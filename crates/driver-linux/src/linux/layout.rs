@@ -100,7 +100,7 @@ impl Layout {
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => return Err(error).context("read the instance id"),
         }
-        let id = random_hex::<6>()?;
+        let id = keeper::random_hex::<6>()?;
         write_durably(&path, id.as_bytes())?;
         Ok(id)
     }
@@ -256,12 +256,6 @@ pub(crate) fn forget(path: &Path) -> anyhow::Result<()> {
         }
         Ok(()) | Err(_) => Ok(()),
     }
-}
-
-pub(crate) fn random_hex<const N: usize>() -> anyhow::Result<String> {
-    let mut bytes = [0u8; N];
-    getrandom::fill(&mut bytes).map_err(|error| anyhow::anyhow!("random source: {error}"))?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 fn is_not_found(error: &anyhow::Error) -> bool {

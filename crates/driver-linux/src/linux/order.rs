@@ -214,7 +214,7 @@ pub(crate) fn plan_of(
     let binds = if host { vec![("/usr".into(), "usr".to_owned())] } else { Vec::new() };
     Ok(LaunchPlan {
         sandbox: name.to_owned(),
-        nonce: layout::random_hex::<16>()?,
+        nonce: keeper::random_hex::<16>()?,
         uid_base: 0,
         root: RootPlan {
             layers,

@@ -16,6 +16,7 @@ use crate::cgroup::Removed;
 use crate::incarnation;
 use crate::plan::RunRecord;
 use crate::run_record;
+use crate::usage;
 
 /// How long the end of a sandbox is told of after it is gone (ruling 7).
 pub(super) const TOMBSTONE: jiff::SignedDuration = jiff::SignedDuration::from_secs(60);
@@ -29,7 +30,7 @@ impl Inner {
         let note = std::fs::read_to_string(self.layout.exit_note(&record.incarnation)).ok();
         let status: Option<i32> = note.and_then(|text| text.trim().parse().ok());
         let killed = status.is_none_or(|status| status & 0x7f == 9);
-        let usage = incarnation::usage(record);
+        let usage = usage::read(record);
         if usage.oom_kills > 0 && killed {
             return EndReason::Oom;
         }
@@ -39,7 +40,7 @@ impl Inner {
     /// What an incarnation used until it died. Its counters live as long as its cgroup, so this comes
     /// before [`Inner::clear`].
     pub(super) fn ended(&self, record: &RunRecord) -> Ended {
-        let usage = incarnation::usage(record);
+        let usage = usage::read(record);
         let noted = std::fs::metadata(self.layout.exit_note(&record.incarnation));
         let noted = noted.and_then(|meta| meta.modified()).ok();
         let noted = noted.and_then(|at| Timestamp::try_from(at).ok());

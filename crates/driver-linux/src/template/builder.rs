@@ -29,8 +29,6 @@ const BUILDER_VERSION: &str = "2";
 /// How a build is to be done.
 #[derive(Debug, Clone)]
 pub struct BuildOptions {
-    /// What to run as the keeper of the sandboxes that steps run in.
-    pub keeper_command: Vec<PathBuf>,
     /// Where uid ranges of all instances on this host are claimed.
     pub runtime_dir: PathBuf,
     /// Runs every step, whatever is remembered.

@@ -21,7 +21,6 @@ use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 
 use super::{UNFINISHED, entries, sync_dir};
-use crate::linux::random_hex;
 
 const TREE: &str = "tree";
 const ABOUT: &str = "layer.json";
@@ -86,7 +85,7 @@ impl Layers {
     }
 
     pub(crate) fn begin(&self) -> anyhow::Result<Unfinished> {
-        let dir = self.root.join(format!("{UNFINISHED}{}", random_hex::<8>()?));
+        let dir = self.root.join(format!("{UNFINISHED}{}", keeper::random_hex::<8>()?));
         fs::create_dir(&dir).context("begin a layer")?;
         fs::create_dir(dir.join(TREE)).context("begin a layer")?;
         Ok(Unfinished { dir })

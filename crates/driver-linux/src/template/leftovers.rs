@@ -3,7 +3,7 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use driver::Driver;
 use model::{EndReason, Result};
@@ -18,14 +18,10 @@ const LOCK: &str = "lock";
 ///
 /// # Errors
 /// What could not be removed; the next call tries again.
-pub async fn clean_up(
-    data_dir: &Path,
-    keeper_command: &[PathBuf],
-    runtime_dir: &Path,
-) -> Result<u32> {
+pub async fn clean_up(data_dir: &Path, runtime_dir: &Path) -> Result<u32> {
     let mut removed = 0;
     for dir in fs::read_dir(data_dir.join("builds")).into_iter().flatten().flatten() {
-        if clean_one(&dir.path(), keeper_command, runtime_dir).await? {
+        if clean_one(&dir.path(), runtime_dir).await? {
             removed += 1;
         }
     }
@@ -33,18 +29,14 @@ pub async fn clean_up(
 }
 
 /// One yard; whether there was one and it is gone.
-pub(crate) async fn clean_one(
-    dir: &Path,
-    keeper_command: &[PathBuf],
-    runtime_dir: &Path,
-) -> Result<bool> {
+pub(crate) async fn clean_one(dir: &Path, runtime_dir: &Path) -> Result<bool> {
     if !dir.exists() {
         return Ok(false);
     }
     if is_busy(dir) {
         return Ok(false);
     }
-    let mut config = LinuxConfig::new(dir.to_owned(), keeper_command.to_vec());
+    let mut config = LinuxConfig::new(dir.to_owned());
     config.runtime_dir = runtime_dir.to_owned();
     let driver = LinuxDriver::open(config).await?;
     for observed in driver.list().await? {

@@ -1,7 +1,6 @@
 //! The attacks of `bastide doctor`: they fail against a sandbox, and work where there is none.
 
 mod needs_root {
-    use std::path::PathBuf;
     use std::process::Command;
 
     use driver_linux::doctor::{DoctorConfig, Outcome, Row, attack};
@@ -14,7 +13,6 @@ mod needs_root {
     fn config(host: &Host) -> DoctorConfig {
         DoctorConfig {
             temp_dir: host.path().to_owned(),
-            keeper_command: vec![PathBuf::from(env!("CARGO_BIN_EXE_bastide-keeper"))],
             runtime_dir: host.path().join("runtime"),
             weaknesses: Vec::new(),
         }

@@ -54,8 +54,7 @@ impl Host {
     }
 
     pub(crate) fn config(&self) -> LinuxConfig {
-        let keeper = PathBuf::from(env!("CARGO_BIN_EXE_bastide-keeper"));
-        let mut config = LinuxConfig::new(self.path().join("data"), vec![keeper]);
+        let mut config = LinuxConfig::new(self.path().join("data"));
         config.disk = self.disk;
         config.runtime_dir = self.path().join("runtime");
         config

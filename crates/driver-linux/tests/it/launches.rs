@@ -19,20 +19,16 @@ mod needs_root {
     /// A host whose keeper can be taken away.
     struct Stage {
         host: Host,
-        keeper: PathBuf,
     }
 
     impl Stage {
         fn new() -> Self {
-            let host = Host::new();
-            let keeper = host.path().join("bastide-keeper");
-            std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_bastide-keeper"), &keeper).unwrap();
-            Self { host, keeper }
+            Self { host: Host::new() }
         }
 
         fn config(&self) -> LinuxConfig {
             let own = self.host.config();
-            let made = LinuxConfig::new(self.data(), vec![self.keeper.clone()]);
+            let made = LinuxConfig::new(self.data());
             LinuxConfig { disk: own.disk, runtime_dir: own.runtime_dir, ..made }
         }
 
@@ -176,12 +172,13 @@ mod needs_root {
 
     #[tokio::test]
     async fn a_launch_without_a_keeper_leaves_nothing() {
-        let hidden = |stage: &Stage| stage.keeper.with_extension("hidden");
+        let guest = |stage: &Stage| stage.data().join("guest");
+        let hidden = |stage: &Stage| stage.data().join("hidden");
         let break_it = |stage: &Stage, _| {
             stage.end_keeper();
-            fs::rename(&stage.keeper, hidden(stage)).unwrap();
+            fs::rename(guest(stage), hidden(stage)).unwrap();
         };
-        let mend = |stage: &Stage, _| fs::rename(hidden(stage), &stage.keeper).unwrap();
+        let mend = |stage: &Stage, _| fs::rename(hidden(stage), guest(stage)).unwrap();
         check("start a launcher", break_it, mend).await;
     }
 

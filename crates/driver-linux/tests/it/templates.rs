@@ -5,7 +5,6 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener};
-use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
@@ -127,10 +126,6 @@ impl Registry {
     }
 }
 
-fn keeper() -> Vec<PathBuf> {
-    vec![PathBuf::from(env!("CARGO_BIN_EXE_bastide-keeper"))]
-}
-
 mod needs_root {
     use driver::{Driver, ImageWanted, Launch};
     use driver_linux::template::{
@@ -140,7 +135,7 @@ mod needs_root {
     use model::{EndReason, Error, Policy, SandboxId};
     use sha2::{Digest as _, Sha256};
 
-    use super::{Registry, archive, digest, keeper, layer};
+    use super::{Registry, archive, digest, layer};
     use crate::host::{Host, run, run_as, spec};
 
     struct Builder {
@@ -163,7 +158,6 @@ mod needs_root {
         /// Builds, and gives which steps were done before and what was printed.
         async fn build(&self, text: &str) -> (model::Result<()>, Vec<bool>, Vec<String>) {
             let options = BuildOptions {
-                keeper_command: keeper(),
                 runtime_dir: self.host.path().join("runtime"),
                 fresh: false,
                 allow: Policy::none(),
@@ -280,7 +274,7 @@ mod needs_root {
         let host = Host::new();
         let data = host.path().join("data");
         let yard = data.join("builds/01234567");
-        let mut config = LinuxConfig::new(yard.clone(), keeper());
+        let mut config = LinuxConfig::new(yard.clone());
         config.runtime_dir = host.path().join("runtime");
         let driver = LinuxDriver::open(config).await.unwrap();
         let spec = spec("host");
@@ -289,7 +283,7 @@ mod needs_root {
         let record = crate::host::run_record(&yard, id);
         let pid = record["pid"].as_i64().unwrap();
         // A build under way is nobody else's.
-        let clean = async || clean_up(&data, &keeper(), &host.path().join("runtime")).await;
+        let clean = async || clean_up(&data, &host.path().join("runtime")).await;
         assert_eq!(clean().await.unwrap(), 0);
         // The sandbox and the keeper go on, as they do when the process is killed.
         driver.close().await;
@@ -305,7 +299,7 @@ mod needs_root {
     async fn a_server_removes_what_a_build_left_and_not_what_one_uses() {
         let host = Host::new();
         let yard = host.path().join("data/builds/01234567");
-        let mut config = LinuxConfig::new(yard.clone(), keeper());
+        let mut config = LinuxConfig::new(yard.clone());
         config.runtime_dir = host.path().join("runtime");
         let build = LinuxDriver::open(config).await.unwrap();
         let spec = spec("host");

@@ -259,7 +259,7 @@ pub(super) fn kill(pid: i32, is_it: impl Fn(i32) -> bool) {
 fn is_keeper(pid: i32, data: &[u8]) -> bool {
     let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let mut words = line.split(|byte| *byte == 0);
-    words.any(|word| word == b"keeper") && words.any(|word| word == data)
+    words.any(|word| word == b"bastide-keeper") && words.any(|word| word == data)
 }
 
 pub(super) fn processes() -> anyhow::Result<Vec<Process>> {

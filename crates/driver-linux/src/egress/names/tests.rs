@@ -47,7 +47,7 @@ fn no_address_is_that_of_the_listener_or_stands_for_two_names() {
     let mut seen = std::collections::HashSet::new();
     for i in 0..NAMES_MAX {
         let address = names.address(&format!("host-{i}.example.com"));
-        assert_ne!(address, *super::super::sockets::LISTENER.ip());
+        assert_ne!(address, *keeper::egress::LISTENER.ip());
         assert!(seen.insert(address), "{address} stands for two names");
     }
 }

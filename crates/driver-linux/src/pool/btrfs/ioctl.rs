@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
-use crate::sys;
+use keeper::sys;
 
 const SUBVOL_CREATE: u64 = 0x5000_9418;
 const SNAP_DESTROY: u64 = 0x5000_940F;

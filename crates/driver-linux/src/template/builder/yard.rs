@@ -213,8 +213,8 @@ async fn when_free<T>(dir: &Path, mut open: impl AsyncFnMut() -> Result<T>) -> R
 }
 
 async fn open(dir: &Path, options: &BuildOptions) -> Result<LinuxDriver> {
-    leftovers::clean_one(dir, &options.keeper_command, &options.runtime_dir).await?;
-    let mut config = LinuxConfig::new(dir.to_owned(), options.keeper_command.clone());
+    leftovers::clean_one(dir, &options.runtime_dir).await?;
+    let mut config = LinuxConfig::new(dir.to_owned());
     config.runtime_dir.clone_from(&options.runtime_dir);
     LinuxDriver::open(config).await
 }

@@ -8,13 +8,13 @@ use anyhow::Context;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Pid;
 
-use super::{Keeper, REQUEST_TIMEOUT, answer, answer_egress, devices, failed, log, wire};
-use crate::cgroup;
+use super::{Keeper, REQUEST_TIMEOUT, answer, answer_egress, failed, log};
 use crate::egress::Sockets;
 use crate::launcher;
 use crate::plan::{LaunchPlan, Reply};
 use crate::run_record;
 use crate::sys::{self, Fork};
+use crate::{cgroup, devices, wire};
 
 /// Fewer than this wait: it is time to make more. A burst beyond them forks its own.
 pub(super) const SPARES_LOW: usize = 4;
@@ -203,5 +203,5 @@ fn waits(connection: &UnixStream) -> bool {
 }
 
 fn new_incarnation() -> Option<String> {
-    crate::linux::random_hex::<8>().inspect_err(|error| log(&format!("{error:#}"))).ok()
+    crate::random_hex::<8>().inspect_err(|error| log(&format!("{error:#}"))).ok()
 }

@@ -29,12 +29,9 @@ use crate::launcher::{Filters, Shared};
 use crate::plan::{Reply, Request};
 use crate::privilege::Privilege;
 use crate::run_record;
-use crate::sys;
+use crate::{sys, wire};
 
-pub(crate) mod client;
-pub(crate) mod devices;
 mod launches;
-pub(crate) mod wire;
 
 use launches::{Launching, SPARES_HIGH, SPARES_LOW, Spare};
 
@@ -60,7 +57,7 @@ pub fn main(dir: &Path) -> ExitCode {
 }
 
 /// The socket of the keeper of `dir`.
-pub(crate) fn socket_path(dir: &Path) -> PathBuf {
+pub fn socket_path(dir: &Path) -> PathBuf {
     dir.join("run/keeper.sock")
 }
 
@@ -136,7 +133,7 @@ fn run(dir: &Path) -> anyhow::Result<()> {
 }
 
 /// Where launchers may put the `/dev` of a sandbox together.
-pub(crate) fn devices_at(dir: &Path) -> anyhow::Result<PathBuf> {
+pub fn devices_at(dir: &Path) -> anyhow::Result<PathBuf> {
     let path = dir.join("run/dev");
     std::fs::create_dir_all(&path).context("make the place of /dev")?;
     Ok(path)

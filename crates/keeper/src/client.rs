@@ -11,9 +11,10 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use model::Error;
 
-use super::{socket_path, wire};
 use crate::egress::Sockets;
 use crate::plan::{LaunchPlan, Reply, Request};
+use crate::process::socket_path;
+use crate::wire;
 
 /// How long a launch may take before the server gives up on it.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
@@ -21,24 +22,19 @@ const START_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Speaks to the keeper of one data directory.
 #[derive(Debug, Clone)]
-pub(crate) struct KeeperClient {
+pub struct KeeperClient {
     dir: PathBuf,
-    /// The program and arguments that become the keeper, before `--data-dir DIR`.
-    command: Vec<PathBuf>,
+    /// What becomes the keeper.
+    program: PathBuf,
 }
 
 impl KeeperClient {
-    pub(crate) fn new(dir: PathBuf, command: Vec<PathBuf>) -> Self {
-        Self { dir, command }
-    }
-
-    /// What becomes a keeper, of this data directory or another.
-    pub(crate) fn command(&self) -> &[PathBuf] {
-        &self.command
+    pub fn new(dir: PathBuf, program: PathBuf) -> Self {
+        Self { dir, program }
     }
 
     /// Starts the keeper if none answers. Blocking.
-    pub(crate) fn ensure(&self) -> anyhow::Result<i32> {
+    pub fn ensure(&self) -> anyhow::Result<i32> {
         if let Ok(pid) = self.ping() {
             return Ok(pid);
         }
@@ -70,12 +66,11 @@ impl KeeperClient {
             .append(true)
             .open(self.dir.join("run/keeper.log"))
             .context("open the keeper's log")?;
-        let (program, arguments) = self.command.split_first().context("no keeper command")?;
         // A session of its own, so that a terminal's signals do not reach it; a clean environment
         // and /dev/null, so that it inherits nothing.
-        let mut command = Command::new(program);
+        let mut command = Command::new(&self.program);
         command
-            .args(arguments)
+            .arg0("bastide-keeper")
             .arg("--data-dir")
             .arg(&self.dir)
             .env_clear()
@@ -84,8 +79,9 @@ impl KeeperClient {
             .stdout(Stdio::null())
             .stderr(log)
             .process_group(0);
-        let mut child =
-            command.spawn().with_context(|| format!("run the keeper {}", program.display()))?;
+        let mut child = command
+            .spawn()
+            .with_context(|| format!("run the keeper {}", self.program.display()))?;
         // Reaps it if it ends while this server lives; a thread, because it may outlive us too.
         std::thread::Builder::new()
             .name("keeper-reaper".to_owned())
@@ -95,14 +91,14 @@ impl KeeperClient {
     }
 
     /// Carries out a launch. Blocking; `Unavailable` when the keeper is gone.
-    pub(crate) fn launch(&self, plan: LaunchPlan) -> model::Result<(i32, Option<Sockets>)> {
+    pub fn launch(&self, plan: LaunchPlan) -> model::Result<(i32, Option<Sockets>)> {
         match self.ask_started(&Request::Launch(Box::new(plan)))? {
             (Reply::Launched { pid }, fds) => Ok((pid, sockets(fds))),
             (other, _) => Err(refused(other)),
         }
     }
 
-    pub(crate) fn egress(&self, incarnation: &str, pid: i32) -> model::Result<Sockets> {
+    pub fn egress(&self, incarnation: &str, pid: i32) -> model::Result<Sockets> {
         let request = Request::Egress { incarnation: incarnation.to_owned(), pid };
         match self.ask_started(&request)? {
             (Reply::Egress, fds) => sockets(fds)
@@ -112,7 +108,7 @@ impl KeeperClient {
     }
 
     /// Ends the keeper if nothing runs; answers once it is gone. Blocking.
-    pub(crate) fn quit(&self) -> anyhow::Result<()> {
+    pub fn quit(&self) -> anyhow::Result<()> {
         match self.ask(&Request::Quit)? {
             (Reply::Done, _) => {}
             (other, _) => bail!("the keeper answered {other:?}"),
@@ -127,14 +123,14 @@ impl KeeperClient {
     }
 
     /// The incarnations whose cgroups are the keeper's own business now.
-    pub(crate) fn busy(&self) -> model::Result<Vec<String>> {
+    pub fn busy(&self) -> model::Result<Vec<String>> {
         match self.ask_started(&Request::Busy)? {
             (Reply::Busy { incarnations }, _) => Ok(incarnations),
             (other, _) => Err(refused(other)),
         }
     }
 
-    pub(crate) fn forget(&self, incarnation: &str) {
+    pub fn forget(&self, incarnation: &str) {
         let _ = self.ask(&Request::Forget { incarnation: incarnation.to_owned() });
     }
 

@@ -17,25 +17,25 @@ use rustix::mount::{
 use crate::sys;
 
 /// The trees that the launcher made, as root, for the sandbox to mount.
-pub(crate) struct Trees {
+pub struct Trees {
     /// Idmapped, read-only, top first.
-    pub(crate) layers: Vec<OwnedFd>,
+    pub layers: Vec<OwnedFd>,
     /// Idmapped; holds `upper` and `work`.
-    pub(crate) upper: OwnedFd,
-    pub(crate) workspace: OwnedFd,
-    pub(crate) binds: Vec<(OwnedFd, String)>,
+    pub upper: OwnedFd,
+    pub workspace: OwnedFd,
+    pub binds: Vec<(OwnedFd, String)>,
     /// Its `/dev`.
-    pub(crate) devices: OwnedFd,
+    pub devices: OwnedFd,
 }
 
 /// Directories below the mount point: the new root, its upper, and one a layer, by number.
 const ROOT: &str = "root";
 const UPPER: &str = "upper";
 /// An image has at most 127 layers, beside ours; the kernel takes 500.
-pub(crate) const LAYERS_MAX: usize = 136;
+pub const LAYERS_MAX: usize = 136;
 
 /// Makes the empty directories that every launch builds on.
-pub(crate) fn make_mount_points(mount_point: &Path) -> anyhow::Result<()> {
+pub fn make_mount_points(mount_point: &Path) -> anyhow::Result<()> {
     let numbers = (0..LAYERS_MAX).map(|number| number.to_string());
     for name in [ROOT.to_owned(), UPPER.to_owned()].into_iter().chain(numbers) {
         let path = mount_point.join(name);
@@ -74,7 +74,7 @@ const CONFIG: &str = "app/config";
 const READ_ONLY: [&str; 3] = ["proc/sys", "proc/irq", "proc/bus"];
 
 /// Opens `path` as a detached tree with the given attributes. Runs as root, outside.
-pub(crate) fn detached(
+pub fn detached(
     path: &Path,
     idmap: Option<BorrowedFd<'_>>,
     attributes: u64,

@@ -11,18 +11,21 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with};
 
-use super::{netlink, steer, sys, tproxy};
+mod netlink;
+mod steer;
+mod sys;
+mod tproxy;
 
 /// Where a sandbox's resolver asks. `/etc/resolv.conf` names it.
 pub const NAMESERVER: Ipv4Addr = Ipv4Addr::LOCALHOST;
 
 /// Names that a sandbox resolves get addresses of this range (RFC 2544: never used on the
 /// internet), prefix length 15.
-pub(super) const NAMES_BASE: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 0);
+pub const NAMES_BASE: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 0);
 
 /// Where the steered listener itself is bound: an address that no program uses, so that all of
 /// 127.0.0.1 but port 53 stays free for the sandbox's own servers.
-pub(super) const LISTENER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(198, 19, 255, 255), 1);
+pub const LISTENER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(198, 19, 255, 255), 1);
 
 /// Connections and queries that wait while the server restarts, or is busy.
 const BACKLOG: i32 = 512;

@@ -8,93 +8,93 @@ use serde::{Deserialize, Serialize};
 
 /// One launch of one sandbox.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct LaunchPlan {
+pub struct LaunchPlan {
     /// The sandbox's bare id, for messages.
-    pub(crate) sandbox: String,
+    pub sandbox: String,
     /// What the guest answers in `/health`, so that nobody else can pass for it.
-    pub(crate) nonce: String,
+    pub nonce: String,
     /// First host uid and gid of its range of 65,536.
-    pub(crate) uid_base: u32,
-    pub(crate) root: RootPlan,
+    pub uid_base: u32,
+    pub root: RootPlan,
     /// Mounted at `/workspace`.
-    pub(crate) workspace: PathBuf,
-    pub(crate) limits: Limits,
+    pub workspace: PathBuf,
+    pub limits: Limits,
     #[serde(default)]
-    pub(crate) io: Option<IoLimit>,
-    pub(crate) guest: GuestPlan,
+    pub io: Option<IoLimit>,
+    pub guest: GuestPlan,
     /// Whether to make the egress sockets now (a policy that allows something).
-    pub(crate) egress: bool,
+    pub egress: bool,
     /// Where the run record is written before the guest starts.
-    pub(crate) record: PathBuf,
+    pub record: PathBuf,
 }
 
 /// How fast a sandbox may read from its disk, and write to it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct IoLimit {
+pub struct IoLimit {
     /// `MAJOR:MINOR` of the block device.
-    pub(crate) device: String,
-    pub(crate) bytes_per_second: Option<u64>,
-    pub(crate) operations_per_second: Option<u64>,
+    pub device: String,
+    pub bytes_per_second: Option<u64>,
+    pub operations_per_second: Option<u64>,
 }
 
 /// The root file system: an overlay of read-only layers under one writable directory.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct RootPlan {
+pub struct RootPlan {
     /// Top first.
-    pub(crate) layers: Vec<PathBuf>,
+    pub layers: Vec<PathBuf>,
     /// Read-only host directories over it: (host path, path inside, relative).
-    pub(crate) binds: Vec<(PathBuf, String)>,
+    pub binds: Vec<(PathBuf, String)>,
     /// Holds `upper` and `work`.
-    pub(crate) upper: PathBuf,
+    pub upper: PathBuf,
     /// Skip flushing: what is thrown away need not reach the disk.
-    pub(crate) volatile: bool,
+    pub volatile: bool,
     /// Whose `/app/config` is, in memory; without one there is none.
     #[serde(default)]
-    pub(crate) config_uid: Option<u32>,
+    pub config_uid: Option<u32>,
     /// A host directory of empty directories to build on; the host sees nothing mounted there.
-    pub(crate) mount_point: PathBuf,
+    pub mount_point: PathBuf,
 }
 
 /// PID 1.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct GuestPlan {
-    pub(crate) binary: PathBuf,
+pub struct GuestPlan {
+    pub binary: PathBuf,
     /// The agent daemon, which the guest starts when it is wanted.
     #[serde(default)]
-    pub(crate) agents: Option<PathBuf>,
+    pub agents: Option<PathBuf>,
     /// Where the host dials it.
-    pub(crate) socket: PathBuf,
-    pub(crate) user: String,
-    pub(crate) workdir: String,
-    pub(crate) hostname: String,
+    pub socket: PathBuf,
+    pub user: String,
+    pub workdir: String,
+    pub hostname: String,
     /// Off only for templates that offer `sudo`.
-    pub(crate) no_new_privs: bool,
+    pub no_new_privs: bool,
     /// Programs may make namespaces of their own.
     #[serde(default)]
-    pub(crate) nesting: bool,
+    pub nesting: bool,
 }
 
 /// What is known of a running incarnation; a file beside the spec, gone with the compute.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct RunRecord {
-    pub(crate) incarnation: String,
-    pub(crate) nonce: String,
-    pub(crate) pid: i32,
-    pub(crate) boot_id: String,
-    pub(crate) uid_base: u32,
+pub struct RunRecord {
+    pub incarnation: String,
+    pub nonce: String,
+    pub pid: i32,
+    pub boot_id: String,
+    pub uid_base: u32,
     /// When it began; with the pid it says which process it is.
     #[serde(default)]
-    pub(crate) started_ticks: u64,
+    pub started_ticks: u64,
     /// Its cgroup v2 directory; `None` where this host gives us none.
-    pub(crate) unified: Option<PathBuf>,
-    pub(crate) legacy: Vec<PathBuf>,
-    pub(crate) socket: PathBuf,
-    pub(crate) started_at: jiff::Timestamp,
+    pub unified: Option<PathBuf>,
+    pub legacy: Vec<PathBuf>,
+    pub socket: PathBuf,
+    pub started_at: jiff::Timestamp,
 }
 
 /// What the keeper is asked.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Request {
+pub enum Request {
     Ping,
     Launch(Box<LaunchPlan>),
     /// The egress sockets of a running sandbox, made now if they were not before.
@@ -114,7 +114,7 @@ pub(crate) enum Request {
 
 /// What it answers. Descriptors of egress sockets travel beside the answer.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Reply {
+pub enum Reply {
     Pong { pid: i32 },
     Launched { pid: i32 },
     Egress,

@@ -16,7 +16,7 @@ const SOCKET_SHARE: u64 = 4;
 const SOCKET_BYTES_MIN: u64 = 8 << 20;
 
 impl Hierarchy {
-    pub(crate) fn limit(&self, leaf: &str, limits: &Limits) -> anyhow::Result<()> {
+    pub fn limit(&self, leaf: &str, limits: &Limits) -> anyhow::Result<()> {
         let bytes = u64::from(limits.memory_mib) << 20;
         let quota = cpu_quota_usec(limits);
         let unified = self.unified.as_ref().map(|parent| parent.join(leaf));
@@ -44,12 +44,7 @@ impl Hierarchy {
 
     /// Bounds how fast `pid` and what it starts reach a disk. Gives the cgroups made for it: only a
     /// sandbox that is bounded has one, because moving there costs milliseconds.
-    pub(crate) fn limit_io(
-        &self,
-        leaf: &str,
-        pid: Pid,
-        io: &IoLimit,
-    ) -> anyhow::Result<Vec<PathBuf>> {
+    pub fn limit_io(&self, leaf: &str, pid: Pid, io: &IoLimit) -> anyhow::Result<Vec<PathBuf>> {
         let (bytes, operations) = (io.bytes_per_second, io.operations_per_second);
         if self.unified_has_io
             && let Some(unified) = &self.unified

@@ -34,7 +34,7 @@ use crate::{egress, incarnation, run_record};
 
 mod init;
 mod rlimits;
-pub(crate) mod root;
+pub mod root;
 
 use init::Handed;
 
@@ -42,25 +42,25 @@ use init::Handed;
 const INIT_SECONDS_MAX: i64 = 20;
 
 /// What every launch shares, made once by the keeper.
-pub(crate) struct Shared {
-    pub(crate) filters: Filters,
-    pub(crate) boot_id: String,
-    pub(crate) hierarchy: Hierarchy,
-    pub(crate) privilege: Privilege,
+pub struct Shared {
+    pub filters: Filters,
+    pub boot_id: String,
+    pub hierarchy: Hierarchy,
+    pub privilege: Privilege,
     /// An empty directory to put `/dev` together at, where that has to be done somewhere.
-    pub(crate) devices_at: PathBuf,
+    pub devices_at: PathBuf,
     /// Print what each step cost.
-    pub(crate) trace: bool,
+    pub trace: bool,
 }
 
 /// What a sandbox may ask of the kernel, without and with `nesting`.
-pub(crate) struct Filters {
+pub struct Filters {
     plain: seccomp::Program,
     nesting: seccomp::Program,
 }
 
 impl Filters {
-    pub(crate) fn compile() -> anyhow::Result<Self> {
+    pub fn compile() -> anyhow::Result<Self> {
         let (plain, nesting) = (seccomp::program(false)?, seccomp::program(true)?);
         Ok(Self { plain, nesting })
     }
@@ -71,9 +71,9 @@ impl Filters {
 }
 
 /// A launch that worked.
-pub(crate) struct Launched {
-    pub(crate) pid: Pid,
-    pub(crate) egress: Option<egress::Sockets>,
+pub struct Launched {
+    pub pid: Pid,
+    pub egress: Option<egress::Sockets>,
 }
 
 /// Carries out `plan`, from a process that [`cgroup::enter`]ed the cgroups of `incarnation`. On
@@ -81,7 +81,7 @@ pub(crate) struct Launched {
 ///
 /// Whoever wants it must want it still when the guest is let go, after the run record was written: so
 /// the successor of a server that died finds a record of every guest that runs.
-pub(crate) fn launch(
+pub fn launch(
     plan: &LaunchPlan,
     incarnation: &str,
     (shared, is_wanted): (&Shared, &dyn Fn() -> bool),
@@ -297,7 +297,7 @@ fn record(begun: &Begun<'_>, shared: &Shared) -> anyhow::Result<()> {
 }
 
 /// Opens the egress sockets in the network of `pid`, which this process enters for good.
-pub(crate) fn open_egress(pid: Pid, steering: egress::Steering) -> anyhow::Result<egress::Sockets> {
+pub fn open_egress(pid: Pid, steering: egress::Steering) -> anyhow::Result<egress::Sockets> {
     let network = File::open(format!("/proc/{}/ns/net", pid.as_raw_nonzero()))
         .context("open the network namespace")?;
     let kind = Some(rustix::thread::LinkNameSpaceType::Network);

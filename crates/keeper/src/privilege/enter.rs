@@ -18,7 +18,7 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space}
 
 use super::{Privilege, subids};
 use crate::sys::{self, Fork};
-use crate::{keeper, run_record};
+use crate::{process, run_record};
 
 /// Makes this process root: of the host if it is that already, else of a user namespace, the one in
 /// which the sandboxes of `data_dir` run if any do. The process must have a single thread.
@@ -61,7 +61,7 @@ fn namespace_of(data_dir: &Path) -> Option<OwnedFd> {
 }
 
 fn namespace_of_keeper(data_dir: &Path) -> Option<OwnedFd> {
-    let connection = UnixStream::connect(keeper::socket_path(data_dir)).ok()?;
+    let connection = UnixStream::connect(process::socket_path(data_dir)).ok()?;
     let peer = rustix::net::sockopt::socket_peercred(&connection).ok()?;
     let pid = peer.pid.as_raw_nonzero();
     File::open(format!("/proc/{pid}/ns/user")).ok().map(OwnedFd::from)

@@ -15,7 +15,7 @@ use crate::plan::RunRecord;
 const UNANSWERED: u32 = 0o600;
 const ANSWERED: u32 = 0o400;
 
-pub(crate) fn write(path: &Path, record: &RunRecord) -> anyhow::Result<()> {
+pub fn write(path: &Path, record: &RunRecord) -> anyhow::Result<()> {
     let temp = path.with_extension("tmp");
     let text = serde_json::to_vec(record).context("encode run record")?;
     fs::write(&temp, text).context("write run record")?;
@@ -23,7 +23,7 @@ pub(crate) fn write(path: &Path, record: &RunRecord) -> anyhow::Result<()> {
 }
 
 /// `None` when there is none. A torn or foreign file is an error, not an absence.
-pub(crate) fn read(path: &Path) -> anyhow::Result<Option<RunRecord>> {
+pub fn read(path: &Path) -> anyhow::Result<Option<RunRecord>> {
     match fs::read(path) {
         Ok(text) => serde_json::from_slice(&text).map(Some).context("decode run record"),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
@@ -32,18 +32,18 @@ pub(crate) fn read(path: &Path) -> anyhow::Result<Option<RunRecord>> {
 }
 
 /// Notes whether the guest of the record at `path` has answered.
-pub(crate) fn set_answered(path: &Path, answered: bool) -> anyhow::Result<()> {
+pub fn set_answered(path: &Path, answered: bool) -> anyhow::Result<()> {
     let mode = if answered { ANSWERED } else { UNANSWERED };
     fs::set_permissions(path, Permissions::from_mode(mode)).context("note whether a guest answered")
 }
 
 /// Not so when there is no record.
-pub(crate) fn is_answered(path: &Path) -> bool {
+pub fn is_answered(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|meta| meta.permissions().mode() & 0o222 == 0)
 }
 
 /// This boot of the kernel; a record of another boot names processes that are gone.
-pub(crate) fn boot_id() -> anyhow::Result<String> {
+pub fn boot_id() -> anyhow::Result<String> {
     let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").context("read boot id")?;
     Ok(text.trim().to_owned())
 }

@@ -15,7 +15,7 @@ use crate::cgroup::{self, Removed};
 use crate::plan::RunRecord;
 
 /// Kills every process of it. `Ok` when none lives.
-pub(crate) fn kill(record: &RunRecord) -> anyhow::Result<()> {
+pub fn kill(record: &RunRecord) -> anyhow::Result<()> {
     match &record.unified {
         Some(unified) => cgroup::kill(unified),
         None => kill_first(record),
@@ -36,7 +36,7 @@ fn kill_first(record: &RunRecord) -> anyhow::Result<()> {
 }
 
 /// Whether any process of it lives.
-pub(crate) fn is_populated(record: &RunRecord) -> bool {
+pub fn is_populated(record: &RunRecord) -> bool {
     match &record.unified {
         Some(unified) => cgroup::is_populated(unified),
         None => holds(record),
@@ -44,7 +44,7 @@ pub(crate) fn is_populated(record: &RunRecord) -> bool {
 }
 
 /// Whether the recorded pid is the recorded process still.
-pub(crate) fn holds(record: &RunRecord) -> bool {
+pub fn holds(record: &RunRecord) -> bool {
     match &record.unified {
         // Nobody else can have made it a member.
         Some(unified) => {
@@ -56,30 +56,12 @@ pub(crate) fn holds(record: &RunRecord) -> bool {
     }
 }
 
-pub(crate) fn freeze_asked(record: &RunRecord) -> bool {
+pub fn freeze_asked(record: &RunRecord) -> bool {
     record.unified.as_deref().is_some_and(cgroup::freeze_asked)
 }
 
-pub(crate) fn usage(record: &RunRecord) -> driver::Usage {
-    match &record.unified {
-        Some(unified) => cgroup::usage(unified, &record.legacy),
-        None => first_usage(record),
-    }
-}
-
-/// Without control groups only processor time is known, and that of what has ended.
-fn first_usage(record: &RunRecord) -> driver::Usage {
-    const TICK_USEC: u64 = 10_000;
-    let field = |number| stat_field(record.pid, number).unwrap_or_default();
-    if !holds(record) {
-        return driver::Usage::default();
-    }
-    let ticks: u64 = (14..=17).map(field).sum();
-    driver::Usage { cpu_usec: ticks * TICK_USEC, ..driver::Usage::default() }
-}
-
 /// Removes what it had among the control groups, and tells whether it was this call that did.
-pub(crate) fn remove(record: &RunRecord) -> Removed {
+pub fn remove(record: &RunRecord) -> Removed {
     match &record.unified {
         Some(unified) => cgroup::remove_leaf(unified, &record.legacy),
         None if holds(record) => Removed::Not,
@@ -88,7 +70,7 @@ pub(crate) fn remove(record: &RunRecord) -> Removed {
 }
 
 /// Whether anything of it is there: a process, or the group that it had.
-pub(crate) fn has_remains(record: &RunRecord) -> bool {
+pub fn has_remains(record: &RunRecord) -> bool {
     match &record.unified {
         Some(unified) => unified.exists(),
         None => holds(record),
@@ -96,13 +78,13 @@ pub(crate) fn has_remains(record: &RunRecord) -> bool {
 }
 
 /// After a kill, until nothing of it lives. Blocks.
-pub(crate) fn wait_until_gone(record: &RunRecord) -> anyhow::Result<()> {
+pub fn wait_until_gone(record: &RunRecord) -> anyhow::Result<()> {
     wait_until(|| !is_populated(record))
         .with_context(|| format!("of the processes of {}", record.incarnation))
 }
 
 /// The same of a control group.
-pub(crate) fn wait_until_empty(unified: &Path) -> anyhow::Result<()> {
+pub fn wait_until_empty(unified: &Path) -> anyhow::Result<()> {
     wait_until(|| !cgroup::is_populated(unified))
         .with_context(|| format!("of the processes in {}", unified.display()))
 }
@@ -121,12 +103,12 @@ fn wait_until(are_gone: impl Fn() -> bool) -> anyhow::Result<()> {
 }
 
 /// When a process began, in clock ticks since boot. `None` for one that is not there, or dead.
-pub(crate) fn started_ticks(pid: i32) -> Option<u64> {
+pub fn started_ticks(pid: i32) -> Option<u64> {
     stat_field(pid, 22)
 }
 
-/// A number of `/proc/PID/stat`, counted from 1 as its manual does.
-fn stat_field(pid: i32, number: usize) -> Option<u64> {
+/// A number of `/proc/PID/stat`, counted from 1 as its manual does. `None` for a process that is not there, or dead.
+pub fn stat_field(pid: i32, number: usize) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The second field is the program's name in parentheses and may contain anything.
     let mut fields = stat[stat.rfind(')')? + 1..].split_ascii_whitespace();

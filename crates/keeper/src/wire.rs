@@ -19,7 +19,7 @@ const MESSAGE_BYTES_MAX: u32 = 256 * 1024;
 const FDS_MAX: usize = 8;
 
 /// Sends one message with `fds` beside its first byte.
-pub(crate) fn send(
+pub fn send(
     stream: &UnixStream,
     message: &impl Serialize,
     fds: &[BorrowedFd<'_>],
@@ -31,7 +31,7 @@ pub(crate) fn send(
 }
 
 /// A message as it goes over the wire.
-pub(crate) fn encode(message: &impl Serialize) -> anyhow::Result<Vec<u8>> {
+pub fn encode(message: &impl Serialize) -> anyhow::Result<Vec<u8>> {
     let mut bytes = vec![0; 4];
     serde_json::to_writer(&mut bytes, message).context("encode")?;
     let length = u32::try_from(bytes.len() - 4).context("message too long")?;
@@ -40,9 +40,7 @@ pub(crate) fn encode(message: &impl Serialize) -> anyhow::Result<Vec<u8>> {
 }
 
 /// Receives one message and the descriptors beside it.
-pub(crate) fn receive<T: DeserializeOwned>(
-    stream: &UnixStream,
-) -> anyhow::Result<(T, Vec<OwnedFd>)> {
+pub fn receive<T: DeserializeOwned>(stream: &UnixStream) -> anyhow::Result<(T, Vec<OwnedFd>)> {
     let mut head = [0u8; 4];
     let (count, fds) = receive_once(stream.as_fd(), &mut head).context("receive")?;
     let mut rest = stream;
@@ -58,21 +56,17 @@ pub(crate) fn receive<T: DeserializeOwned>(
 }
 
 /// Two connected sockets that keep the borders of messages.
-pub(crate) fn seqpacket_pair() -> anyhow::Result<(OwnedFd, OwnedFd)> {
+pub fn seqpacket_pair() -> anyhow::Result<(OwnedFd, OwnedFd)> {
     let flags = SocketFlags::CLOEXEC;
     socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).context("socketpair")
 }
 
-pub(crate) fn send_packet(
-    socket: &OwnedFd,
-    text: &[u8],
-    fds: &[BorrowedFd<'_>],
-) -> anyhow::Result<()> {
+pub fn send_packet(socket: &OwnedFd, text: &[u8], fds: &[BorrowedFd<'_>]) -> anyhow::Result<()> {
     send_once(socket.as_fd(), text, fds).context("send packet").map(drop)
 }
 
 /// The next packet, or `None` when there is none now.
-pub(crate) fn receive_packet(socket: &OwnedFd) -> anyhow::Result<Option<(String, Vec<OwnedFd>)>> {
+pub fn receive_packet(socket: &OwnedFd) -> anyhow::Result<Option<(String, Vec<OwnedFd>)>> {
     let mut buffer = [0u8; 512];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -100,7 +94,7 @@ fn send_once(
     sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)
 }
 
-pub(crate) fn receive_once(
+pub fn receive_once(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],
 ) -> rustix::io::Result<(usize, Vec<OwnedFd>)> {

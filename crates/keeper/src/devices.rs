@@ -38,7 +38,7 @@ const LINKS: [(&str, &str); 6] = [
 
 /// A detached tree. `at` is an empty directory for a process that may make no device nodes: it gets
 /// mounts of its own by this.
-pub(crate) fn make(privilege: Privilege, at: &Path) -> anyhow::Result<OwnedFd> {
+pub fn make(privilege: Privilege, at: &Path) -> anyhow::Result<OwnedFd> {
     match privilege {
         Privilege::Host => made(),
         Privilege::Namespace { .. } => bound(at),

@@ -14,7 +14,7 @@ use crate::privilege::Privilege;
 
 /// Where this instance's cgroups live.
 #[derive(Debug, Clone)]
-pub(crate) struct Hierarchy {
+pub struct Hierarchy {
     /// `…/bastide/<instance>` in the v2 mount.
     /// `None` on a host that gives us no group: then nothing is limited, paused or counted.
     unified: Option<PathBuf>,
@@ -30,11 +30,11 @@ pub(crate) struct Hierarchy {
 
 /// The cgroups of one incarnation, named after it.
 #[derive(Debug, Clone)]
-pub(crate) struct Leaf {
+pub struct Leaf {
     /// The cgroup v2 directory: placement, freeze, kill.
-    pub(crate) unified: Option<PathBuf>,
+    pub unified: Option<PathBuf>,
     /// v1 directories of the controllers that v2 does not have.
-    pub(crate) legacy: Vec<PathBuf>,
+    pub legacy: Vec<PathBuf>,
 }
 
 /// The controllers that we set limits in.
@@ -44,7 +44,7 @@ const DESCENDANTS_MAX: u32 = 4096;
 
 impl Hierarchy {
     /// Reads the mounts and makes this instance's parents.
-    pub(crate) fn detect(instance: &str) -> anyhow::Result<Self> {
+    pub fn detect(instance: &str) -> anyhow::Result<Self> {
         if Privilege::current() != Privilege::Host {
             return Ok(delegated::find(instance));
         }
@@ -77,26 +77,26 @@ impl Hierarchy {
     }
 
     /// Whether this host gives us control groups at all.
-    pub(crate) fn has_groups(&self) -> bool {
+    pub fn has_groups(&self) -> bool {
         self.unified.is_some()
     }
 
     /// Whether a controller limits what sandboxes use.
-    pub(crate) fn bounds(&self, controller: &str) -> bool {
+    pub fn bounds(&self, controller: &str) -> bool {
         self.unified_has.iter().any(|has| has == controller)
             || self.legacy.iter().any(|(has, _)| *has == controller)
     }
 
-    pub(crate) fn bounds_all(&self) -> bool {
+    pub fn bounds_all(&self) -> bool {
         CONTROLLERS.iter().all(|controller| self.bounds(controller))
     }
 
     /// Whether reads and writes of disks can be bounded.
-    pub(crate) fn bounds_io(&self) -> bool {
+    pub fn bounds_io(&self) -> bool {
         self.unified_has_io || self.legacy_io.is_some()
     }
 
-    pub(crate) fn leaf(&self, incarnation: &str) -> Leaf {
+    pub fn leaf(&self, incarnation: &str) -> Leaf {
         let legacy = self.legacy.iter().map(|(_, parent)| parent.join(incarnation));
         let io = self.legacy_io.iter().map(|parent| parent.join(incarnation));
         let legacy = legacy.chain(io.filter(|dir| dir.exists())).collect();
@@ -104,14 +104,14 @@ impl Hierarchy {
     }
 
     /// Removes this instance's parents, which must be empty.
-    pub(crate) fn remove(&self) {
+    pub fn remove(&self) {
         let Some(unified) = &self.unified else { return };
         let legacy = self.legacy.iter().map(|(_, dir)| dir).chain(&self.legacy_io);
         remove(unified, &legacy.cloned().collect::<Vec<_>>());
     }
 
     /// The incarnations that have a cgroup now.
-    pub(crate) fn leaves(&self) -> anyhow::Result<BTreeSet<String>> {
+    pub fn leaves(&self) -> anyhow::Result<BTreeSet<String>> {
         let mut names = BTreeSet::new();
         let parents = self.legacy.iter().map(|(_, parent)| parent);
         let io = self.legacy_io.iter().filter(|parent| parent.exists());
@@ -131,7 +131,7 @@ impl Hierarchy {
 ///
 /// The first move after a while waits for an RCU grace period (6 ms on a busy host), which is why
 /// launchers do this before there is anything to launch.
-pub(crate) fn enter(leaf: &Leaf) -> anyhow::Result<()> {
+pub fn enter(leaf: &Leaf) -> anyhow::Result<()> {
     let Some(unified) = &leaf.unified else { return Ok(()) };
     for dir in std::iter::once(unified).chain(&leaf.legacy) {
         std::fs::create_dir(dir).with_context(|| format!("make cgroup {}", dir.display()))?;
@@ -143,7 +143,7 @@ pub(crate) fn enter(leaf: &Leaf) -> anyhow::Result<()> {
 }
 
 /// Lets `uid` make cgroups below it, one for each exec, and move its own processes there.
-pub(crate) fn delegate_to(leaf: &Leaf, uid: u32) -> anyhow::Result<()> {
+pub fn delegate_to(leaf: &Leaf, uid: u32) -> anyhow::Result<()> {
     let Some(unified) = &leaf.unified else { return Ok(()) };
     for name in ["", "cgroup.procs"] {
         chown(unified.join(name), Some(uid), Some(uid)).context("delegate the cgroup")?;
@@ -152,17 +152,17 @@ pub(crate) fn delegate_to(leaf: &Leaf, uid: u32) -> anyhow::Result<()> {
 }
 
 /// Whose it is: the base uid of the range it was delegated to; `None` when it was not.
-pub(crate) fn owner(leaf: &Leaf) -> Option<u32> {
+pub fn owner(leaf: &Leaf) -> Option<u32> {
     let uid = std::fs::metadata(leaf.unified.as_ref()?).ok()?.uid();
     (uid != 0).then_some(uid)
 }
 
-pub(crate) fn set(file: &Path, value: &str) -> anyhow::Result<()> {
+pub fn set(file: &Path, value: &str) -> anyhow::Result<()> {
     std::fs::write(file, value).with_context(|| format!("write {value} to {}", file.display()))
 }
 
 /// Kills every process in it and below. `Ok` when it does not exist.
-pub(crate) fn kill(unified: &Path) -> anyhow::Result<()> {
+pub fn kill(unified: &Path) -> anyhow::Result<()> {
     match std::fs::write(unified.join("cgroup.kill"), "1") {
         Ok(()) => Ok(()),
         Err(error) if is_gone(&error) => Ok(()),
@@ -171,20 +171,20 @@ pub(crate) fn kill(unified: &Path) -> anyhow::Result<()> {
 }
 
 /// Stops (or lets go) every process in it and below; answers when they stand still.
-pub(crate) fn freeze(unified: &Path, on: bool) -> anyhow::Result<()> {
+pub fn freeze(unified: &Path, on: bool) -> anyhow::Result<()> {
     set(&unified.join("cgroup.freeze"), if on { "1" } else { "0" })
 }
 
-pub(crate) fn is_frozen(unified: &Path) -> bool {
+pub fn is_frozen(unified: &Path) -> bool {
     event(unified, "frozen") == Some(1)
 }
 
-pub(crate) fn freeze_asked(unified: &Path) -> bool {
+pub fn freeze_asked(unified: &Path) -> bool {
     std::fs::read_to_string(unified.join("cgroup.freeze")).is_ok_and(|text| text.trim() == "1")
 }
 
 /// Whether any process lives in it. An absent cgroup is empty.
-pub(crate) fn is_populated(unified: &Path) -> bool {
+pub fn is_populated(unified: &Path) -> bool {
     event(unified, "populated") == Some(1)
 }
 
@@ -195,7 +195,7 @@ fn event(unified: &Path, key: &str) -> Option<u64> {
 
 /// What became of the cgroup of an incarnation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Removed {
+pub enum Removed {
     /// By this call, and by no other.
     Now,
     Before,
@@ -204,7 +204,7 @@ pub(crate) enum Removed {
 }
 
 /// Removes the cgroups of an incarnation and tells whether it was this call that did.
-pub(crate) fn remove_leaf(unified: &Path, legacy: &[PathBuf]) -> Removed {
+pub fn remove_leaf(unified: &Path, legacy: &[PathBuf]) -> Removed {
     if let Ok(entries) = std::fs::read_dir(unified) {
         for entry in entries.flatten().filter(|entry| entry.path().is_dir()) {
             remove_below(&entry.path(), 1);
@@ -223,7 +223,7 @@ pub(crate) fn remove_leaf(unified: &Path, legacy: &[PathBuf]) -> Removed {
 
 /// Removes its directories, inner ones first. What is still populated stays for `collect`.
 /// Gives how many went.
-pub(crate) fn remove(unified: &Path, legacy: &[PathBuf]) -> u32 {
+pub fn remove(unified: &Path, legacy: &[PathBuf]) -> u32 {
     let mut removed = remove_below(unified, 0);
     for dir in legacy {
         removed += u32::from(std::fs::remove_dir(dir).is_ok());
@@ -247,28 +247,8 @@ fn remove_below(dir: &Path, depth: u32) -> u32 {
     removed + u32::from(std::fs::remove_dir(dir).is_ok())
 }
 
-/// Counters of one incarnation, from whichever hierarchy has them.
-pub(crate) fn usage(unified: &Path, legacy: &[PathBuf]) -> driver::Usage {
-    let read = |dir: &Path, file: &str| std::fs::read_to_string(dir.join(file)).ok();
-    let number = |text: Option<String>| text.and_then(|t| t.trim().parse::<u64>().ok());
-    let any_legacy = |file: &str| legacy.iter().find_map(|dir| read(dir, file));
-    let cpu = read(unified, "cpu.stat").and_then(|text| value_of(&text, "usage_usec"));
-    let memory = number(read(unified, "memory.current"))
-        .or_else(|| number(any_legacy("memory.usage_in_bytes")));
-    let oom = read(unified, "memory.events")
-        .or_else(|| any_legacy("memory.oom_control"))
-        .and_then(|text| value_of(&text, "oom_kill"));
-    let pids = number(read(unified, "pids.current")).or_else(|| number(any_legacy("pids.current")));
-    driver::Usage {
-        cpu_usec: cpu.unwrap_or_default(),
-        memory_bytes: memory.unwrap_or_default(),
-        pids: pids.unwrap_or_default(),
-        disk_bytes: 0,
-        oom_kills: oom.unwrap_or_default(),
-    }
-}
-
-fn value_of(text: &str, key: &str) -> Option<u64> {
+/// A number of a file of `NAME NUMBER` lines.
+pub fn value_of(text: &str, key: &str) -> Option<u64> {
     text.lines().find_map(|line| {
         let (name, value) = line.split_once(' ')?;
         (name == key).then(|| value.trim().parse().ok())?

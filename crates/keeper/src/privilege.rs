@@ -66,17 +66,17 @@ impl Privilege {
     }
 
     /// Whether sandboxes have one id, 0, for every account.
-    pub(crate) fn has_one_id(self) -> bool {
+    pub fn has_one_id(self) -> bool {
         self == Self::Namespace { ids: 1 }
     }
 
     /// What an id of a template is on the disk.
-    pub(crate) fn on_disk(self, id: u32) -> u32 {
+    pub fn on_disk(self, id: u32) -> u32 {
         if self.has_one_id() { 0 } else { id }
     }
 
     /// What brings connections of a sandbox to us.
-    pub(crate) fn steering(self) -> Steering {
+    pub fn steering(self) -> Steering {
         match self {
             Self::Host => Steering::Bpf,
             Self::Namespace { .. } => Steering::Nftables,
@@ -84,7 +84,7 @@ impl Privilege {
     }
 
     /// The id map of a sandbox whose range begins at `base`; `own` is this process's of the same kind.
-    pub(crate) fn map_of_sandbox(self, base: u32, own: &str) -> String {
+    pub fn map_of_sandbox(self, base: u32, own: &str) -> String {
         match self {
             Self::Host => format!("0 {base} {CANONICAL}"),
             Self::Namespace { ids } => identity(own, ids.min(CANONICAL)),
