@@ -36,7 +36,12 @@ enum Claim {
     None,
 }
 
-type Claims = HashMap<SandboxId, NameClaim>;
+/// What the store knows of all of them.
+struct Known {
+    claims: HashMap<SandboxId, NameClaim>,
+    /// Whose end was told, and with that all that came before it: writes keep their order.
+    told_of_end: HashSet<SandboxId>,
+}
 
 /// Adopts every pool that answers. A pool that does not is adopted by a later sweep.
 pub(crate) async fn all(core: &Arc<Core>) -> Result<()> {
@@ -58,31 +63,52 @@ pub(crate) async fn pool(core: &Arc<Core>, pool: &Arc<PoolState>) -> Result<()> 
     if let Err(failure) = core.bounded(pool.read_templates()).await {
         report("read the templates", failure);
     }
-    let claims: Claims =
-        core.store.names().await?.into_iter().map(|claim| (claim.sandbox, claim)).collect();
+    let known = Known::read(core, &observed).await?;
     for sandbox in observed {
         if core.registry.get(sandbox.spec.id).is_none() {
-            adopt(core, pool, sandbox, &claims).await?;
+            adopt(core, pool, sandbox, &known).await?;
         }
     }
     pool.set_adopted();
     Ok(())
 }
 
+impl Known {
+    async fn read(core: &Core, observed: &[Observed]) -> Result<Self> {
+        let claims = core.store.names().await?;
+        let tombstones = observed.iter().filter_map(|one| one.tombstone.as_ref());
+        let told_of_end = match tombstones.map(|tombstone| tombstone.destroyed_at).min() {
+            // The store heard of it after the disk had it.
+            Some(first) => {
+                core.store.told_since(Transition(EventKind::Destroyed.name()), first).await?
+            }
+            None => HashSet::new(),
+        };
+        let claims = claims.into_iter().map(|claim| (claim.sandbox, claim)).collect();
+        Ok(Self { claims, told_of_end })
+    }
+
+    /// Nothing is left to write about it.
+    fn is_over(&self, id: SandboxId) -> bool {
+        self.told_of_end.contains(&id) && !self.claims.contains_key(&id)
+    }
+}
+
 async fn adopt(
     core: &Arc<Core>,
     pool: &Arc<PoolState>,
     observed: Observed,
-    claims: &Claims,
+    known: &Known,
 ) -> Result<()> {
-    let claim = match claims.get(&observed.spec.id) {
+    let claim = match known.claims.get(&observed.spec.id) {
         Some(claim) if claim.ready => Claim::Ready,
         Some(_) => Claim::Unready,
         None => Claim::None,
     };
     let rootfs = rootfs(pool, &observed).await;
     if observed.tombstone.is_some() {
-        adopt_tombstone(core, pool, &observed, rootfs);
+        let is_over = known.is_over(observed.spec.id);
+        adopt_tombstone(core, pool, &observed, (rootfs, is_over));
         return Ok(());
     }
     let (first, why) = first(core, &observed, claim);
@@ -268,7 +294,12 @@ async fn rootfs(pool: &PoolState, observed: &Observed) -> Arc<str> {
     resolve::rootfs(name, template.as_ref())
 }
 
-fn adopt_tombstone(core: &Arc<Core>, pool: &Arc<PoolState>, observed: &Observed, rootfs: Arc<str>) {
+fn adopt_tombstone(
+    core: &Arc<Core>,
+    pool: &Arc<PoolState>,
+    observed: &Observed,
+    (rootfs, is_over): (Arc<str>, bool),
+) {
     let Some(tombstone) = observed.tombstone.clone() else { return };
     if tombstone.end_reason == EndReason::CreateFailed {
         return;
@@ -288,6 +319,9 @@ fn adopt_tombstone(core: &Arc<Core>, pool: &Arc<PoolState>, observed: &Observed,
     let shown_for = SignedDuration::try_from(TOMBSTONE_FOR).unwrap_or_default();
     if !older_than(core.now(), tombstone.destroyed_at, shown_for) {
         core.registry.adopt(&cell);
+    }
+    if is_over {
+        return;
     }
     // It was answered, so its idempotency key goes on answering.
     let mut changes = vec![Change::Settle { answer: None }, Change::Release];

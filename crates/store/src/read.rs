@@ -1,5 +1,6 @@
 //! Reads: on connections of their own, so that they never wait for a flush.
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,7 +11,7 @@ use tokio::sync::Semaphore;
 
 use crate::db::postgres::{Postgres, Session};
 use crate::db::{Db, Row};
-use crate::{EventId, Shared, Store, StoredEvent, schema};
+use crate::{EventId, Shared, Store, StoredEvent, Transition, schema};
 
 /// Reads at once, each with a connection.
 const READS_MAX: usize = 16;
@@ -86,6 +87,20 @@ impl Store {
                     ready: row.flag(3)?,
                 })
             })
+        })
+        .await
+    }
+
+    /// The sandboxes of which this transition was told at `since` or later.
+    pub async fn told_since(
+        &self,
+        transition: Transition,
+        since: Timestamp,
+    ) -> Result<HashSet<SandboxId>> {
+        self.read(move |db| {
+            let sql = "SELECT sandbox FROM events WHERE transition = $1 AND at >= $2";
+            let all = db.all(sql, &[&transition.0, &micros(since)], |row| row.parsed(0))?;
+            Ok(all.into_iter().collect())
         })
         .await
     }

@@ -1,7 +1,9 @@
 //! Events: order, owners, pruning, telling once.
 
+use std::collections::HashSet;
+
 use model::{EventKind, OwnerId, SandboxId};
-use store::{EventId, Store};
+use store::{Change, EventId, Store, Transition};
 
 use crate::{Fixture, at, owner, tell};
 
@@ -65,4 +67,22 @@ async fn a_transition_is_told_once_and_only_when_it_is_durable() {
     assert_eq!((first.id, first.event.sandbox), (EventId(1), sandbox));
     assert!(heard.try_recv().is_err());
     assert_eq!(ids(&fixture.reopened(), &alice, 0).await.0, [1]);
+}
+
+#[tokio::test]
+async fn what_was_told_since_a_moment_is_known_by_its_transition() {
+    let fixture = Fixture::new();
+    let (alice, created) = (owner("alice"), Transition(EventKind::Created.name()));
+    let [before, then, other] = std::array::from_fn(|_| SandboxId::generate());
+    for (sandbox, kind, seconds) in [
+        (before, EventKind::Created, 9),
+        (then, EventKind::Created, 10),
+        (other, EventKind::Destroyed, 10),
+    ] {
+        let Change::Tell(event, _) = tell(&alice, sandbox, kind, seconds) else { panic!() };
+        let event = Change::Tell(event, Transition(kind.name()));
+        fixture.store.apply(alice.clone(), sandbox, vec![event]).await.unwrap();
+    }
+    let told = fixture.store.told_since(created, at(10)).await.unwrap();
+    assert_eq!(told, HashSet::from([then]));
 }
