@@ -214,6 +214,8 @@ impl Inner {
     }
 
     fn read_tombstones(&self) -> anyhow::Result<()> {
+        // There may be thousands, and each flush takes its time: one is for all of them.
+        let mut has_any = false;
         for entry in std::fs::read_dir(self.layout.tombstones()).context("list tombstones")? {
             let path = entry.context("list tombstones")?.path();
             if path.extension().is_none_or(|extension| extension != "json") {
@@ -223,7 +225,8 @@ impl Inner {
             let tombstone = Tombstone { destroyed_at: tomb.destroyed_at, end_reason: tomb.reason };
             let bare = tomb.stored.spec.id.bare();
             // Written before the rename: finish what the predecessor began.
-            self.move_to_deleting(&bare)?;
+            self.rename_to_deleting(&self.layout.sandbox(&bare), &bare)?;
+            has_any = true;
             let entry = Entry {
                 end_reason: Some(tomb.reason),
                 stored: tomb.stored,
@@ -235,7 +238,7 @@ impl Inner {
             };
             self.live().insert(entry.stored.spec.id, entry);
         }
-        Ok(())
+        if has_any { layout::sync_dir(&self.layout.sandboxes()) } else { Ok(()) }
     }
 }
 
