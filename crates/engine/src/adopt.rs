@@ -39,8 +39,10 @@ enum Claim {
 /// What the store knows of all of them.
 struct Known {
     claims: HashMap<SandboxId, NameClaim>,
-    /// Whose end was told, and with that all that came before it: writes keep their order.
-    told_of_end: HashSet<SandboxId>,
+    /// What ran of those whose end was told, and was seen to end.
+    ended: HashSet<(SandboxId, String)>,
+    /// Those whose create was not finished.
+    unfinished: HashSet<SandboxId>,
 }
 
 /// Adopts every pool that answers. A pool that does not is adopted by a later sweep.
@@ -77,20 +79,28 @@ impl Known {
     async fn read(core: &Core, observed: &[Observed]) -> Result<Self> {
         let claims = core.store.names().await?;
         let tombstones = observed.iter().filter_map(|one| one.tombstone.as_ref());
-        let told_of_end = match tombstones.map(|tombstone| tombstone.destroyed_at).min() {
+        let ended = match tombstones.map(|tombstone| tombstone.destroyed_at).min() {
             // The store heard of it after the disk had it.
             Some(first) => {
-                core.store.told_since(Transition(EventKind::Destroyed.name()), first).await?
+                let destroyed = Transition(EventKind::Destroyed.name());
+                core.store.ended_legs_of_told(destroyed, first).await?
             }
             None => HashSet::new(),
         };
+        let unfinished = core.store.unfinished_requests().await?;
+        let unfinished = unfinished.into_iter().map(|request| request.sandbox).collect();
         let claims = claims.into_iter().map(|claim| (claim.sandbox, claim)).collect();
-        Ok(Self { claims, told_of_end })
+        Ok(Self { claims, ended, unfinished })
     }
 
-    /// Nothing is left to write about it.
-    fn is_over(&self, id: SandboxId) -> bool {
-        self.told_of_end.contains(&id) && !self.claims.contains_key(&id)
+    /// Whether all that a tombstone tells is written. That its end was told says nothing of what came before: a
+    /// write that was refused may be owed, and lost with the server, while a later one was taken.
+    fn has_all_of(&self, observed: &Observed) -> bool {
+        let id = observed.spec.id;
+        let ended = observed.ended.as_ref().map(|ended| (id, ended.incarnation.clone()));
+        ended.is_some_and(|last| self.ended.contains(&last))
+            && !self.claims.contains_key(&id)
+            && !self.unfinished.contains(&id)
     }
 }
 
@@ -107,8 +117,8 @@ async fn adopt(
     };
     let rootfs = rootfs(pool, &observed).await;
     if observed.tombstone.is_some() {
-        let is_over = known.is_over(observed.spec.id);
-        adopt_tombstone(core, pool, &observed, (rootfs, is_over));
+        let is_written = known.has_all_of(&observed);
+        adopt_tombstone(core, pool, &observed, (rootfs, is_written));
         return Ok(());
     }
     let (first, why) = first(core, &observed, claim);
@@ -298,7 +308,7 @@ fn adopt_tombstone(
     core: &Arc<Core>,
     pool: &Arc<PoolState>,
     observed: &Observed,
-    (rootfs, is_over): (Arc<str>, bool),
+    (rootfs, is_written): (Arc<str>, bool),
 ) {
     let Some(tombstone) = observed.tombstone.clone() else { return };
     if tombstone.end_reason == EndReason::CreateFailed {
@@ -320,7 +330,7 @@ fn adopt_tombstone(
     if !older_than(core.now(), tombstone.destroyed_at, shown_for) {
         core.registry.adopt(&cell);
     }
-    if is_over {
+    if is_written {
         return;
     }
     // It was answered, so its idempotency key goes on answering.

@@ -91,16 +91,19 @@ impl Store {
         .await
     }
 
-    /// The sandboxes of which this transition was told at `since` or later.
-    pub async fn told_since(
+    /// The legs that have ended, by sandbox and incarnation, of those of which this transition was told at `since`
+    /// or later.
+    pub async fn ended_legs_of_told(
         &self,
         transition: Transition,
         since: Timestamp,
-    ) -> Result<HashSet<SandboxId>> {
+    ) -> Result<HashSet<(SandboxId, String)>> {
         self.read(move |db| {
-            let sql = "SELECT sandbox FROM events WHERE transition = $1 AND at >= $2";
-            let all = db.all(sql, &[&transition.0, &micros(since)], |row| row.parsed(0))?;
-            Ok(all.into_iter().collect())
+            let sql = "SELECT legs.sandbox, legs.incarnation FROM events
+                       JOIN legs ON legs.sandbox = events.sandbox
+                       WHERE events.transition = $1 AND events.at >= $2 AND legs.ended_at IS NOT NULL";
+            let of = |row: &Row<'_>| Ok((row.parsed(0)?, row.get(1)?));
+            Ok(db.all(sql, &[&transition.0, &micros(since)], of)?.into_iter().collect())
         })
         .await
     }

@@ -7,8 +7,8 @@ use driver::fake::Step;
 use driver::{Driver, Launch};
 use engine::{Command, Engine, Sandbox};
 use jiff::{SignedDuration, Timestamp};
-use model::{Clocks, EndReason, EventKind, NewSandbox, Phase, Policy, SandboxSpec};
-use store::{Change, Store};
+use model::{Clocks, EndReason, Event, EventKind, NewSandbox, Phase, Policy, SandboxSpec};
+use store::{Change, Leg, LegEnd, Store, Transition};
 
 use crate::{
     Fixture, alice, assert_name_taken, assert_not_found, by_id, by_name, image, named, persistent,
@@ -373,4 +373,46 @@ async fn a_delete_that_was_answered_and_lost_is_told_and_billed_however_late() {
     assert_kinds(&events, &[EventKind::Running, EventKind::SandboxHour, EventKind::Destroyed]);
     assert_eq!(fixture.store().unfinished_requests().await.unwrap(), [], "its key answers on");
     fixture.create(named("orphan")).await.unwrap();
+}
+
+/// What comes after a write that was refused may be taken: that a sandbox was removed says nothing of before.
+async fn made_good_after_it_was_told(before: impl FnOnce(String) -> Vec<Change>) -> Vec<EventKind> {
+    let mut fixture = Fixture::new().await;
+    let spec = answered_and_lost(&mut fixture).await;
+    let observed = fixture.driver.observe(spec.id).await.unwrap().unwrap();
+    let mut changes = before(observed.incarnation.unwrap());
+    fixture.driver.remove(spec.id, EndReason::UserRequest).await.unwrap();
+    let owner = alice().owner;
+    let event = Event {
+        owner: owner.clone(),
+        sandbox: spec.id,
+        kind: EventKind::Destroyed,
+        reason: Some(EndReason::UserRequest),
+        at: Timestamp::now() + SignedDuration::from_mins(1),
+        data: serde_json::Value::Null,
+    };
+    let told = Change::Tell(event, Transition(EventKind::Destroyed.name()));
+    changes.extend([Change::Release, told]);
+    fixture.store().apply(owner, spec.id, changes).await.unwrap();
+    fixture.restart().await;
+    assert_eq!(fixture.store().unfinished_requests().await.unwrap(), [], "its key answers on");
+    told_of(&fixture, spec.id).await.iter().map(|event| event.kind).collect()
+}
+
+#[tokio::test]
+async fn what_ran_and_was_not_written_is_made_good_though_the_end_was_told() {
+    let told = made_good_after_it_was_told(|_| vec![Change::Settle { answer: None }]).await;
+    assert_eq!(told, [EventKind::Destroyed, EventKind::Running, EventKind::SandboxHour]);
+}
+
+#[tokio::test]
+async fn a_create_that_was_not_settled_is_though_the_end_was_told() {
+    let ran = |incarnation: String| {
+        let at = Timestamp::now();
+        let (memory_mib, disk_gb) = (512, 1);
+        let begun = Leg { incarnation, started_at: at, payer: None, memory_mib, disk_gb };
+        let ended = LegEnd { incarnation: begun.incarnation.clone(), ended_at: at, cpu_usec: 0 };
+        vec![Change::BeginLeg(begun), Change::EndLeg(ended)]
+    };
+    assert!(made_good_after_it_was_told(ran).await.contains(&EventKind::Destroyed));
 }

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use model::{EventKind, OwnerId, SandboxId};
-use store::{Change, EventId, Store, Transition};
+use store::{Change, EventId, Leg, LegEnd, Store, Transition};
 
 use crate::{Fixture, at, owner, tell};
 
@@ -70,19 +70,26 @@ async fn a_transition_is_told_once_and_only_when_it_is_durable() {
 }
 
 #[tokio::test]
-async fn what_was_told_since_a_moment_is_known_by_its_transition() {
+async fn ended_legs_are_known_of_what_was_told_since_a_moment() {
     let fixture = Fixture::new();
     let (alice, created) = (owner("alice"), Transition(EventKind::Created.name()));
-    let [before, then, other] = std::array::from_fn(|_| SandboxId::generate());
+    let [before, then, other, runs] = std::array::from_fn(|_| SandboxId::generate());
     for (sandbox, kind, seconds) in [
         (before, EventKind::Created, 9),
         (then, EventKind::Created, 10),
         (other, EventKind::Destroyed, 10),
+        (runs, EventKind::Created, 10),
     ] {
         let Change::Tell(event, _) = tell(&alice, sandbox, kind, seconds) else { panic!() };
         let event = Change::Tell(event, Transition(kind.name()));
-        fixture.store.apply(alice.clone(), sandbox, vec![event]).await.unwrap();
+        let (incarnation, at) = ("one".to_owned(), at(seconds));
+        let (memory_mib, disk_gb) = (512, 1);
+        let leg = Leg { incarnation, started_at: at, payer: None, memory_mib, disk_gb };
+        let end = LegEnd { incarnation: "one".to_owned(), ended_at: at, cpu_usec: 0 };
+        let mut changes = vec![event, Change::BeginLeg(leg)];
+        changes.extend((sandbox != runs).then_some(Change::EndLeg(end)));
+        fixture.store.apply(alice.clone(), sandbox, changes).await.unwrap();
     }
-    let told = fixture.store.told_since(created, at(10)).await.unwrap();
-    assert_eq!(told, HashSet::from([then]));
+    let told = fixture.store.ended_legs_of_told(created, at(10)).await.unwrap();
+    assert_eq!(told, HashSet::from([(then, "one".to_owned())]));
 }
