@@ -10,12 +10,13 @@ use std::sync::Arc;
 use driver::{Ended, Observed};
 use futures_util::future::join_all;
 use jiff::SignedDuration;
-use model::{EndReason, Event, EventKind, Phase, Result, SandboxId, Shape, Tier};
+use model::{EndReason, EventKind, Phase, Result, SandboxId, Shape, Tier};
 use store::{Change, Leg, LegEnd, NameClaim, Transition};
 
 use crate::core::{Core, TOMBSTONE_FOR};
 use crate::exec_stream;
 use crate::machine::{self, First};
+use crate::orphans;
 use crate::pool::PoolState;
 use crate::registry::{Cell, State};
 use crate::resolve;
@@ -51,7 +52,7 @@ pub(crate) async fn all(core: &Arc<Core>) -> Result<()> {
     for failure in join_all(adopted).await.into_iter().filter_map(Result::err) {
         report("adopt a pool", failure);
     }
-    drop_orphaned_claims(core).await?;
+    orphans::drop_all(core).await?;
     // What that wrote is read by the first calls: one that tries a create again must find its key free.
     if let Err(failure) = core.store.settled().await {
         report("write down what was adopted", failure);
@@ -338,64 +339,4 @@ fn adopt_tombstone(
     changes.extend(mend_ended(core, &cell, observed, false));
     changes.push(core.tell_once(&cell, EventKind::Destroyed, None, Some(tombstone.end_reason)));
     core.record(&cell, changes);
-}
-
-/// Claims whose sandbox does not exist any more, and legs that nobody saw end. Nothing while a pool
-/// was not read: what it has is claimed too.
-pub(crate) async fn drop_orphaned_claims(core: &Core) -> Result<()> {
-    if !core.pools.iter().all(|pool| pool.is_adopted()) {
-        return Ok(());
-    }
-    // Read before looking at what lives: a sandbox made meanwhile is in the registry before its
-    // claims are in the store.
-    let names = core.store.names().await?;
-    let unfinished = core.store.unfinished_requests().await?;
-    let legs = core.store.open_legs().await?;
-    let all = core.registry.all().into_iter().filter(|cell| cell.phase() != Phase::Destroyed);
-    let live: HashMap<SandboxId, _> = all.map(|cell| (cell.id, cell)).collect();
-    for claim in names.into_iter().filter(|claim| !live.contains_key(&claim.sandbox)) {
-        let mut changes = vec![Change::Release];
-        // Whoever was told that it exists is told that it does not.
-        changes.extend(claim.ready.then(|| lost(core, &claim)));
-        drop(core.store.apply(claim.owner, claim.sandbox, changes));
-    }
-    let mut undone = HashSet::new();
-    for request in unfinished.into_iter().filter(|r| !live.contains_key(&r.sandbox)) {
-        if undone.insert(request.sandbox) {
-            drop(core.store.apply(request.owner, request.sandbox, vec![Change::Unclaim]));
-        }
-    }
-    for leg in legs {
-        let cell = live.get(&leg.sandbox);
-        let state = cell.map(|cell| cell.state.borrow().clone());
-        let runs = state.as_ref().and_then(|state| state.incarnation.as_deref());
-        if runs != Some(leg.incarnation.as_str()) {
-            let mut changes = Vec::new();
-            if let (Some(cell), Some(state)) = (cell, &state)
-                && state.phase == Phase::Stopped
-            {
-                // The machine went down, and with it what the driver knew of this life.
-                let (life, reason) = (Some(leg.incarnation.as_str()), state.end_reason);
-                changes.push(core.tell_once(cell, EventKind::Stopped, life, reason));
-            }
-            // When it ended nobody knows; so nothing is paid for beyond what was counted.
-            let (incarnation, ended_at) = (leg.incarnation, leg.counted_until);
-            changes.push(Change::EndLeg(LegEnd { incarnation, ended_at, cpu_usec: 0 }));
-            drop(core.store.apply(leg.owner, leg.sandbox, changes));
-        }
-    }
-    Ok(())
-}
-
-/// A sandbox that was there and of which nothing is left, not even how it ended.
-fn lost(core: &Core, claim: &NameClaim) -> Change {
-    let event = Event {
-        owner: claim.owner.clone(),
-        sandbox: claim.sandbox,
-        kind: EventKind::Destroyed,
-        reason: Some(EndReason::Unknown),
-        at: core.now(),
-        data: serde_json::Value::Null,
-    };
-    Change::Tell(event, Transition(EventKind::Destroyed.name()))
 }

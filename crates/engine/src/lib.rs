@@ -24,6 +24,7 @@ mod follow;
 mod guest;
 mod machine;
 mod meter;
+mod orphans;
 mod owed;
 mod pool;
 mod registry;

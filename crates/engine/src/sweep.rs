@@ -16,6 +16,7 @@ use crate::core::Core;
 use crate::engine::later;
 use crate::machine::Ask;
 use crate::meter;
+use crate::orphans;
 use crate::pool::PoolState;
 use crate::registry::Cell;
 
@@ -88,7 +89,7 @@ async fn once(core: &Arc<Core>) {
 /// A pool that did not answer when the engine was started.
 async fn adopt_late(core: &Arc<Core>, pool: &Arc<PoolState>) -> Result<()> {
     adopt::pool(core, pool).await?;
-    adopt::drop_orphaned_claims(core).await
+    orphans::drop_all(core).await
 }
 
 fn forget_destroyed(core: &Core) {
