@@ -7,7 +7,7 @@
 //! - The rest are the parts of a launch that the server, too, must know about: [`cgroup`], [`run_record`],
 //!   [`incarnation`], [`privilege`], the sockets of [`egress`].
 //!
-//! It has no runtime, no thread and no secret. The only `unsafe` code is in its `sys` files.
+//! The keeper has no runtime, no thread and no secret. The only `unsafe` code is in its `sys` files.
 
 pub mod cgroup;
 pub mod client;
@@ -19,7 +19,7 @@ pub mod plan;
 pub mod privilege;
 pub mod process;
 pub mod run_record;
-pub mod seccomp;
+mod seccomp;
 pub mod sys;
 pub mod wire;
 

@@ -17,11 +17,11 @@ use seccompiler::{
     TargetArch,
 };
 
-pub type Program = Vec<seccompiler::sock_filter>;
+pub(crate) type Program = Vec<seccompiler::sock_filter>;
 
 /// The compiled filter of a sandbox; with `nesting` programs may make namespaces and mount in them,
 /// by the old calls: `fsopen` and its like have had holes of their own and nobody needs them.
-pub fn program(nesting: bool) -> anyhow::Result<Program> {
+pub(crate) fn program(nesting: bool) -> anyhow::Result<Program> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
     let more: &[i64] = if nesting { NESTING } else { &[] };
     if !nesting {

@@ -55,7 +55,7 @@ pub(super) async fn attach(app: &App, live: Arc<Live>) -> Result<Attached> {
         });
     }
     let head = live.head.clone();
-    let inputs = Inputs::begin(app, &live, signals.clone(), gone.clone());
+    let inputs = Inputs::begin(app, &live, number, signals.clone());
     app.tasks.spawn(attend(Arc::clone(app), attachment, signals, gone.clone()));
     let commands = Arc::new(Semaphore::new(COMMANDS_MAX));
     let hold = Hold { app: Arc::clone(app), live, number, gone, commands, inputs };

@@ -10,7 +10,6 @@ use engine::Command;
 use model::{Error, Result, SandboxRef};
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
-use tokio_util::sync::CancellationToken;
 
 use super::socket::shown;
 use super::{Live, Signal};
@@ -46,17 +45,16 @@ struct Input {
 }
 
 impl Inputs {
-    /// Takes them until the client is gone; the one that is under way then is carried out, so that no key stays
-    /// down.
+    /// Those of a client that has gone are carried out too, unless another one has come.
     pub(super) fn begin(
         app: &App,
         live: &Arc<Live>,
+        number: u64,
         signals: mpsc::Sender<Signal>,
-        gone: CancellationToken,
     ) -> Self {
         let (sender, inputs) = mpsc::channel(INPUTS_MAX);
         if live.spec.template == TEMPLATE {
-            let work = carry_out(Arc::clone(app), Arc::clone(live), inputs, signals, gone);
+            let work = carry_out(Arc::clone(app), Arc::clone(live), (number, inputs), signals);
             app.tasks.spawn(work);
         }
         Self(sender)
@@ -82,11 +80,14 @@ impl Inputs {
 async fn carry_out(
     app: App,
     live: Arc<Live>,
-    mut inputs: mpsc::Receiver<Input>,
+    (number, mut inputs): (u64, mpsc::Receiver<Input>),
     signals: mpsc::Sender<Signal>,
-    gone: CancellationToken,
 ) {
-    while let Some(Some(input)) = gone.run_until_cancelled(inputs.recv()).await {
+    while let Some(input) = inputs.recv().await {
+        let has_come = live.client().as_ref().is_some_and(|client| client.number != number);
+        if has_come || app.draining.is_cancelled() {
+            return;
+        }
         let signal = match run(&app, &live, input.argv, input.limit).await {
             Ok(image) if input.shows => Signal::Binary(image),
             Ok(_) => continue,
@@ -95,10 +96,8 @@ async fn carry_out(
                 Signal::Control(ControlFrame::error_of(code, detail, None).text())
             }
         };
-        let told = gone.run_until_cancelled(signals.send(signal)).await;
-        if !matches!(told, Some(Ok(()))) {
-            return;
-        }
+        // Who has gone is told nothing.
+        let _ = signals.send(signal).await;
     }
 }
 

@@ -5,7 +5,7 @@ use http_body_util::BodyExt;
 use serde_json::json;
 use tokio::time::{Duration, sleep, timeout};
 
-use super::parts::{Came, Made, Pieces, Socket, log, message, sequence, wanted};
+use super::parts::{Came, Made, Pieces, Socket, is_prompt, log, message, sequence, wanted};
 use super::town::Town;
 use crate::client::{Client, Open, PATIENCE};
 
@@ -203,6 +203,8 @@ async fn the_log_is_read_through_a_follower_by_range_and_as_it_grows() {
     let (made, mut socket, mut pieces) = begun(&ann, "usr_ann").await;
     let (mut live, mut text) = (stream(&ann, &made, 2).await, String::new());
     pieces.take_all(socket.echo("more").await);
+    // The end of the turn: what is compared does not grow meanwhile.
+    pieces.take_all(socket.events_until(is_prompt).await);
     assert!(more(&mut live, &mut text, Some(pieces.last())).await);
     let (here, path) = (leader.asked_by(&ann), made.path());
     for query in ["from=0", "from=3&to=6", "from=2&limit=2", "from=100000", "from=2&limit=0"] {

@@ -62,7 +62,20 @@ pub(in crate::needs_root) fn a_client_sees_the_display_and_uses_it(built: &Path)
 
     talk.send(&json!({ "type": "press_key", "key": "no; such" }));
     assert_eq!(talk.refusal()["code"], "invalid_frame");
+
+    talk.exec(TERMINAL);
+    until(|| !talk.exec("xdotool search --onlyvisible --class xterm").is_empty());
+    for frame in [
+        json!({ "type": "mouse_click", "x": 300, "y": 250 }),
+        json!({ "type": "keyboard_type", "text": long }),
+        json!({ "type": "press_key", "key": "Return" }),
+        json!({ "type": "press_key", "key": "ctrl+d" }),
+    ] {
+        talk.send(&frame);
+    }
+    // What a client said is done, also when it does not stay for it.
     drop(talk);
+    until(|| town.exec(&session, "cat /tmp/typed") == format!("{long}\n"));
     town.delete(&session);
     town.end();
 }

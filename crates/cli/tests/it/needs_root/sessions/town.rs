@@ -121,6 +121,17 @@ impl Town {
         self.server.curl_with(&format!("/v1/sessions/{}", session.id), &["-X", "DELETE"]);
     }
 
+    /// What a line of shell prints in its sandbox, without a connection to the session.
+    #[track_caller]
+    pub(super) fn exec(&self, session: &Session, line: &str) -> String {
+        let body = json!({ "command": line }).to_string();
+        let path = format!("/v1/sandboxes/{}/exec", session.sandbox);
+        let json = "Content-Type: application/json";
+        let said = self.server.curl_with(&path, &["-H", json, "-d", &body]);
+        let said: Value = serde_json::from_str(&said).unwrap();
+        said["output"].as_str().unwrap_or_else(|| panic!("{said}")).to_owned()
+    }
+
     /// `kill -9`, and the next one.
     pub(super) fn kill_server(&mut self) {
         let instance = self.server.instance.as_mut().unwrap();
