@@ -18,7 +18,7 @@ use rustix::thread::UnshareFlags;
 
 use crate::cgroup::{self, Hierarchy};
 use crate::egress::Sockets;
-use crate::launcher::{self, Filters, Shared};
+use crate::launcher::{self, Asker, Filters, Shared};
 use crate::linux::{Layout, Slots, plan_of};
 use crate::plan::{LaunchPlan, Reply, RunRecord};
 use crate::pool::{Disk, DiskConfig, DiskKind, DiskPool};
@@ -284,7 +284,7 @@ fn launch_in_child(plan: &LaunchPlan, shared: &Shared) -> anyhow::Result<Option<
             let launched = cgroup::enter(&shared.hierarchy.leaf(INCARNATION))
                 .and_then(|()| devices::make(shared.privilege, &shared.devices_at))
                 .and_then(|devices| {
-                    launcher::launch(plan, INCARNATION, (shared, &|| true), devices)
+                    launcher::launch(plan, INCARNATION, (shared, Asker(None)), devices)
                 });
             let good = launched.is_ok();
             tell(&theirs, launched.map(|launched| launched.egress));

@@ -1,17 +1,21 @@
 //! How the server speaks to the keeper: one connection a request; the keeper is started when none
 //! answers.
 
+use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use model::Error;
 
 use crate::egress::Sockets;
+use crate::launcher::asker::{DISKS_ARE_MADE, NO_DISKS};
 use crate::plan::{LaunchPlan, Reply, Request};
 use crate::process::socket_path;
 use crate::wire;
@@ -26,11 +30,13 @@ pub struct KeeperClient {
     dir: PathBuf,
     /// What becomes the keeper.
     program: PathBuf,
+    /// Whether the one that answered last knows of it.
+    disks_may_follow: Arc<AtomicBool>,
 }
 
 impl KeeperClient {
     pub fn new(dir: PathBuf, program: PathBuf) -> Self {
-        Self { dir, program }
+        Self { dir, program, disks_may_follow: Arc::default() }
     }
 
     /// Starts the keeper if none answers. Blocking.
@@ -55,7 +61,10 @@ impl KeeperClient {
 
     fn ping(&self) -> anyhow::Result<i32> {
         match self.ask(&Request::Ping)? {
-            (Reply::Pong { pid }, _) => Ok(pid),
+            (Reply::Pong { pid, disks_may_follow }, _) => {
+                self.disks_may_follow.store(disks_may_follow, Ordering::Relaxed);
+                Ok(pid)
+            }
             (other, _) => bail!("the keeper answered {other:?}"),
         }
     }
@@ -90,9 +99,35 @@ impl KeeperClient {
         Ok(())
     }
 
-    /// Carries out a launch. Blocking; `Unavailable` when the keeper is gone.
-    pub fn launch(&self, plan: LaunchPlan) -> model::Result<(i32, Option<Sockets>)> {
-        match self.ask_started(&Request::Launch(Box::new(plan)))? {
+    /// Whether a launch may be asked for before its disks are made. An older keeper, which is still there after
+    /// an upgrade, would not wait for them.
+    pub fn disks_may_follow(&self) -> bool {
+        self.disks_may_follow.load(Ordering::Relaxed)
+    }
+
+    /// Carries out a launch. While the keeper is at it: `disks`, if the plan says that they follow, which tells
+    /// whether they are made, and then `meanwhile`. Blocking; `Unavailable` when the keeper is gone.
+    pub fn launch(
+        &self,
+        plan: LaunchPlan,
+        disks: impl FnOnce() -> bool,
+        meanwhile: impl FnOnce(),
+    ) -> model::Result<(i32, Option<Sockets>)> {
+        let disks_follow = plan.disks_follow;
+        let begun = |mut connection: &UnixStream| {
+            // The keeper, if it was woken on this processor.
+            std::thread::yield_now();
+            let made = !disks_follow || disks();
+            if disks_follow {
+                let word = if made { DISKS_ARE_MADE } else { NO_DISKS };
+                // A launch that has failed meanwhile has said so; that is read next.
+                let _ = connection.write_all(word);
+            }
+            if made {
+                meanwhile();
+            }
+        };
+        match self.ask_started(&Request::Launch(Box::new(plan)), begun)? {
             (Reply::Launched { pid }, fds) => Ok((pid, sockets(fds))),
             (other, _) => Err(refused(other)),
         }
@@ -100,7 +135,7 @@ impl KeeperClient {
 
     pub fn egress(&self, incarnation: &str, pid: i32) -> model::Result<Sockets> {
         let request = Request::Egress { incarnation: incarnation.to_owned(), pid };
-        match self.ask_started(&request)? {
+        match self.ask_started(&request, |_| {})? {
             (Reply::Egress, fds) => sockets(fds)
                 .ok_or_else(|| Error::Internal(anyhow::anyhow!("the keeper sent no sockets"))),
             (other, _) => Err(refused(other)),
@@ -124,7 +159,7 @@ impl KeeperClient {
 
     /// The incarnations whose cgroups are the keeper's own business now.
     pub fn busy(&self) -> model::Result<Vec<String>> {
-        match self.ask_started(&Request::Busy)? {
+        match self.ask_started(&Request::Busy, |_| {})? {
             (Reply::Busy { incarnations }, _) => Ok(incarnations),
             (other, _) => Err(refused(other)),
         }
@@ -134,7 +169,11 @@ impl KeeperClient {
         let _ = self.ask(&Request::Forget { incarnation: incarnation.to_owned() });
     }
 
-    fn ask_started(&self, request: &Request) -> model::Result<(Reply, Vec<OwnedFd>)> {
+    fn ask_started(
+        &self,
+        request: &Request,
+        meanwhile: impl FnOnce(&UnixStream),
+    ) -> model::Result<(Reply, Vec<OwnedFd>)> {
         let connection = match self.connect() {
             Ok(connection) => connection,
             Err(_) => {
@@ -142,12 +181,12 @@ impl KeeperClient {
                 self.connect().map_err(|error| Error::unavailable(format!("{error:#}")))?
             }
         };
-        exchange(&connection, request)
+        exchange(&connection, request, meanwhile)
             .map_err(|error| Error::unavailable(format!("the keeper does not answer: {error:#}")))
     }
 
     fn ask(&self, request: &Request) -> anyhow::Result<(Reply, Vec<OwnedFd>)> {
-        exchange(&self.connect()?, request)
+        exchange(&self.connect()?, request, |_| {})
     }
 
     fn connect(&self) -> anyhow::Result<UnixStream> {
@@ -159,8 +198,13 @@ impl KeeperClient {
     }
 }
 
-fn exchange(connection: &UnixStream, request: &Request) -> anyhow::Result<(Reply, Vec<OwnedFd>)> {
+fn exchange(
+    connection: &UnixStream,
+    request: &Request,
+    meanwhile: impl FnOnce(&UnixStream),
+) -> anyhow::Result<(Reply, Vec<OwnedFd>)> {
     wire::send(connection, request, &[])?;
+    meanwhile(connection);
     wire::receive(connection)
 }
 

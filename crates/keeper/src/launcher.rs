@@ -6,6 +6,7 @@
 //!  ─ become the range's base uid
 //!  ─ clone3(user, pid) ──────────────────► unshare(net, mount, ipc, uts)
 //!  ─ limits                                (0.5 ms, on the other core)
+//!  ─ wait until the server has made the disks
 //!  ─ id maps, idmapped trees, record
 //!  ─ go ─────────────────────────────────► become root inside, unshare(cgroup)
 //!  ─ egress sockets in its network         mounts, pivot_root, seccomp, capabilities
@@ -20,7 +21,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::thread::set_thread_res_uid;
@@ -32,10 +33,12 @@ use crate::seccomp;
 use crate::sys::{self, Fork};
 use crate::{egress, incarnation, run_record};
 
+pub(crate) mod asker;
 mod init;
 mod rlimits;
 pub mod root;
 
+pub use asker::Asker;
 use init::Handed;
 
 /// A launch that takes longer has failed; the whole of it is 3 ms.
@@ -84,10 +87,10 @@ pub struct Launched {
 pub fn launch(
     plan: &LaunchPlan,
     incarnation: &str,
-    (shared, is_wanted): (&Shared, &dyn Fn() -> bool),
+    (shared, asker): (&Shared, Asker<'_>),
     devices: OwnedFd,
 ) -> anyhow::Result<Launched> {
-    ensure!(is_wanted(), "nobody waits for it any more");
+    asker.must_wait()?;
     let mut trace = Trace::new(shared.trace);
     let listener = high(listen(plan)?)?;
     let open = |path: &PathBuf| high(File::open(path).context("open the guest's programs")?);
@@ -118,7 +121,7 @@ pub fn launch(
     let leaf = shared.hierarchy.leaf(incarnation);
     let begun = Begun { plan, incarnation, leaf, pid, devices };
     let pipes = (go_write, said_read, said_write);
-    let outcome = attend(begun, (shared, is_wanted), pipes, &mut trace);
+    let outcome = attend(begun, (shared, asker), pipes, &mut trace);
     if outcome.is_err() {
         undo(plan, pid);
     }
@@ -176,7 +179,7 @@ struct Begun<'a> {
 
 fn attend(
     mut begun: Begun<'_>,
-    (shared, is_wanted): (&Shared, &dyn Fn() -> bool),
+    (shared, asker): (&Shared, Asker<'_>),
     (go, said, our_copy): Pipes,
     trace: &mut Trace,
 ) -> anyhow::Result<Launched> {
@@ -188,6 +191,10 @@ fn attend(
     }
     cgroup::delegate_to(&begun.leaf, plan.uid_base)?;
     trace.step("limits");
+    if plan.disks_follow {
+        asker.must_have_made_disks()?;
+        trace.step("disks");
+    }
     let id = pid.as_raw_nonzero();
     for file in ["uid_map", "gid_map"] {
         let own = match shared.privilege {
@@ -202,7 +209,7 @@ fn attend(
     record(&begun, shared)?;
     let trees = trees(plan, shared, begun.devices, &user_ns)?;
     trace.step("run record, id maps and trees");
-    ensure!(is_wanted(), "nobody waits for it any more");
+    asker.must_wait()?;
     let handed = Handed::numbers(&trees);
     let mut go = File::from(go);
     go.write_all(handed.as_bytes()).context("let the guest go")?;

@@ -26,6 +26,9 @@ pub struct LaunchPlan {
     pub egress: bool,
     /// Where the run record is written before the guest starts.
     pub record: PathBuf,
+    /// Whether the disks are still being made: a byte after the request tells when they are.
+    #[serde(default)]
+    pub disks_follow: bool,
 }
 
 /// How fast a sandbox may read from its disk, and write to it.
@@ -115,10 +118,33 @@ pub enum Request {
 /// What it answers. Descriptors of egress sockets travel beside the answer.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Reply {
-    Pong { pid: i32 },
-    Launched { pid: i32 },
+    Pong {
+        pid: i32,
+        /// Whether a launch may be asked for before its disks are made. Keepers of older servers say nothing.
+        #[serde(default)]
+        disks_may_follow: bool,
+    },
+    Launched {
+        pid: i32,
+    },
     Egress,
-    Busy { incarnations: Vec<String> },
+    Busy {
+        incarnations: Vec<String>,
+    },
     Done,
-    Failed { step: String, error: String },
+    Failed {
+        step: String,
+        error: String,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Reply;
+
+    #[test]
+    fn an_older_keeper_does_not_wait_for_disks() {
+        let said = serde_json::from_str(r#"{"Pong":{"pid":7}}"#);
+        assert!(matches!(said, Ok(Reply::Pong { pid: 7, disks_may_follow: false })));
+    }
 }

@@ -38,8 +38,9 @@ use launches::{Launching, SPARES_HIGH, SPARES_LOW, Spare};
 /// How long a connected server may take to say what it wants.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long the keeper must be idle before it makes some that are wanted now, and others.
-const SPARE_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
+/// How long the keeper must be idle before it makes spares. A launch is as silent for 3 ms.
+const NEEDED_NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
+const NEEDED_SOON: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 const QUIET: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
 
 /// Ends that wait for their registration; more cannot be, but a bound is a bound.
@@ -160,11 +161,12 @@ impl Keeper {
             PollFd::new(children, PollFlags::IN),
             PollFd::new(&self.register.0, PollFlags::IN),
         ];
-        // New spares are made when nobody waits for anything: soon when few are left, else once it is
-        // quiet.
+        // New spares are made when nobody waits for anything, which takes as long as a launch: between two
+        // requests when few are left, else once it is quiet.
         let pause = match self.spares.len() {
             _ if self.quitting => None,
-            0..SPARES_LOW => Some(&SPARE_PAUSE),
+            0..=1 => Some(&NEEDED_NOW),
+            2..SPARES_LOW => Some(&NEEDED_SOON),
             SPARES_LOW..SPARES_HIGH => Some(&QUIET),
             _ => None,
         };
@@ -204,7 +206,7 @@ impl Keeper {
         match request {
             Request::Ping => {
                 let pid = rustix::process::getpid().as_raw_nonzero().get();
-                answer(connection, &Reply::Pong { pid }, &[]);
+                answer(connection, &Reply::Pong { pid, disks_may_follow: true }, &[]);
             }
             Request::Forget { incarnation } => {
                 self.egress.remove(&incarnation);

@@ -63,29 +63,18 @@ impl LinuxDriver {
         if self.fits(id, &stored.spec.limits).await {
             return self.create_from_warm(stored, built, policy).await;
         }
-        let order = self.inner.order(stored.clone(), built, policy)?;
+        let order = self.inner.order(stored, built, policy)?;
         if let Err(error) = self.inner.enter(&order.stored) {
             self.inner.slots().give_back(order.uid_base);
             return Err(error);
         }
-        // The launch does not wait for the disk, nor the disk for the launch: the answer does.
-        let saved = self.save_in_background(stored);
-        let place = Place { dir: self.inner.layout.sandbox(&id.bare()), fresh: true };
+        let place = Place { dir: self.inner.layout.sandbox(&id.bare()), fresh: true, save: true };
         let program = order.built.start.clone();
         let launched = self.launch(order, place).await;
         if let Ok(running) = &launched {
             start_program(running, program).await;
         }
-        let saved = saved.await.context("write the spec").map_err(Error::from);
-        self.settle_create(id, launched, saved).await
-    }
-
-    pub(super) fn save_in_background(
-        &self,
-        stored: Stored,
-    ) -> tokio::task::JoinHandle<anyhow::Result<()>> {
-        let inner = Arc::clone(&self.inner);
-        tokio::task::spawn_blocking(move || inner.save_new(&stored))
+        self.settle_create(id, launched).await
     }
 
     /// Both the compute and the durable spec, or neither.
@@ -93,18 +82,14 @@ impl LinuxDriver {
         &self,
         id: SandboxId,
         launched: Result<Running>,
-        saved: Result<anyhow::Result<()>>,
     ) -> Result<Observed> {
-        let error = match (launched, saved.and_then(|saved| saved.map_err(Error::from))) {
-            (Ok(running), Ok(())) => return self.put(id, running),
-            (Ok(running), Err(error)) => {
-                self.end_compute(id, running).await;
-                error
+        match launched {
+            Ok(running) => self.put(id, running),
+            Err(error) => {
+                self.undo_create(id).await;
+                Err(error)
             }
-            (Err(error), _) => error,
-        };
-        self.undo_create(id).await;
-        Err(error)
+        }
     }
 
     pub(super) async fn start_sandbox(&self, id: SandboxId, policy: Policy) -> Result<Observed> {
@@ -118,7 +103,7 @@ impl LinuxDriver {
         let built = built.ok_or_else(|| not_built(spec))?;
         let order = self.inner.order(stored, built, policy)?;
         self.inner.edit(id, |entry| entry.launching = true);
-        let place = Place { dir: self.inner.layout.sandbox(&id.bare()), fresh: false };
+        let place = Place { dir: self.inner.layout.sandbox(&id.bare()), fresh: false, save: false };
         let program = order.built.start.clone();
         match self.launch(order, place).await {
             Ok(running) => {
@@ -361,15 +346,8 @@ impl Inner {
     }
 
     /// Writes a new sandbox's spec, durably.
+    /// The spec of a sandbox whose directory is new.
     pub(super) fn save_new(&self, stored: &Stored) -> anyhow::Result<()> {
-        let bare = bare(&stored.spec);
-        let dir = self.layout.sandbox(&bare);
-        match std::fs::create_dir(&dir) {
-            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
-                return Err(error).context("make the sandbox's directory");
-            }
-            Ok(()) | Err(_) => {}
-        }
         self.save(stored)?;
         layout::sync_dir(&self.layout.sandboxes())
     }

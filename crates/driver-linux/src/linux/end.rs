@@ -19,6 +19,8 @@ use crate::usage;
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long processes may take to end by themselves when a sandbox is stopped.
 const TERMINATE_TIMEOUT: Duration = Duration::from_secs(2);
+/// What is left to clear away of a sandbox that was removed waits this long.
+const AFTER_THE_ANSWER: Duration = Duration::from_millis(2);
 
 impl LinuxDriver {
     /// Notices the death of an incarnation, whoever its parent is.
@@ -170,6 +172,8 @@ impl LinuxDriver {
         // keep the caller waiting (ruling 7).
         let driver = self.clone();
         self.inner.tasks.spawn(async move {
+            // Nor get in the way of the answer, on a machine of few processors.
+            tokio::time::sleep(AFTER_THE_ANSWER).await;
             if let Some(running) = running {
                 driver.clear_up(id, running).await;
             }

@@ -24,10 +24,11 @@ pub(super) struct Order {
     pub(super) uid_base: u32,
 }
 
-/// Where a launch writes its run record, and whether the disks are to be made.
+/// Where a launch writes its run record, whether the disks are to be made, and the spec to be written down.
 pub(super) struct Place {
     pub(super) dir: PathBuf,
     pub(super) fresh: bool,
+    pub(super) save: bool,
 }
 
 impl Inner {
@@ -60,29 +61,48 @@ impl Inner {
     ) -> Result<(RunRecord, Option<Sockets>)> {
         let bare = bare(&order.stored.spec);
         std::fs::create_dir_all(&place.dir).context("make the sandbox's directory")?;
-        if place.fresh {
-            let user = self.privilege.on_disk(order.built.uid);
-            self.pool.create(&bare, order.stored.spec.limits.disk_gb, user)?;
-        } else {
+        let disk_gb = order.stored.spec.limits.disk_gb;
+        let user = self.privilege.on_disk(order.built.uid);
+        let disks_follow = place.fresh && self.disks_may_follow();
+        if !place.fresh {
             self.ready_disks(order, &bare)?;
+        } else if !disks_follow {
+            self.pool.create(&bare, disk_gb, user)?;
         }
         let record = place.dir.join("run.json");
-        let plan = self.plan(order, &bare, record.clone())?;
-        let disk_gb = order.stored.spec.limits.disk_gb;
+        let mut plan = self.plan(order, &bare, record.clone())?;
+        plan.disks_follow = disks_follow;
         if !place.fresh {
             self.pool.begin_start(&bare, disk_gb)?;
         }
-        let launched = self.keeper.launch(plan);
+        let (mut made, mut saved) = (Ok(()), Ok(()));
+        let disks = || {
+            made = self.pool.create(&bare, disk_gb, user);
+            made.is_ok()
+        };
+        let launched = self.keeper.launch(plan, disks, || {
+            if place.save {
+                saved = self.save_new(&order.stored);
+            }
+        });
         if !place.fresh {
             self.pool.end_start(&bare, disk_gb)?;
         }
+        made?;
         let (_, sockets) = launched?;
+        saved.context("write the spec")?;
         let record = crate::run_record::read(&record)?;
         let record = record.context("the launcher left no run record")?;
         if !place.fresh {
             layout::forget(&self.layout.end(&bare))?;
         }
         Ok((record, sockets))
+    }
+
+    /// A sandbox is on its way while its disks are made, unless a plan must name them.
+    fn disks_may_follow(&self) -> bool {
+        let names_them = self.disk.bytes_per_second.or(self.disk.operations_per_second).is_some();
+        !names_them && self.keeper.disks_may_follow()
     }
 
     /// An upper that skipped flushing is whole as long as this boot lasts; after another boot its
@@ -239,6 +259,7 @@ pub(crate) fn plan_of(
         },
         egress: false,
         record: PathBuf::new(),
+        disks_follow: false,
     })
 }
 

@@ -214,7 +214,7 @@ impl LinuxDriver {
         let stored =
             Stored::new(placeholder(id, template, limits), digest.clone(), &self.inner.boot_id);
         let order = self.inner.order(stored, built, Policy::none())?;
-        let place = Place { dir: self.inner.layout.warm(&id.bare()), fresh: true };
+        let place = Place { dir: self.inner.layout.warm(&id.bare()), fresh: true, save: false };
         match self.launch(order, place).await {
             Ok(running) => {
                 warm_up(&running).await;
@@ -296,15 +296,17 @@ impl LinuxDriver {
                 Err(Error::Internal(anyhow::Error::new(error).context("tell a warm guest")))
             }
         };
-        let saved = saved.await.context("claim").map_err(Error::from);
-        let saved = match saved {
-            Ok(Ok(())) => {
-                let record = self.inner.layout.run(&id.bare());
-                run_record::set_answered(&record, true).map(Ok).map_err(Error::from)
+        let record = self.inner.layout.run(&id.bare());
+        let saved = saved.await.context("claim").flatten();
+        let saved = saved.and_then(|()| run_record::set_answered(&record, true));
+        let launched = match (launched, saved) {
+            (Ok(running), Err(error)) => {
+                self.end_compute(id, running).await;
+                Err(error.into())
             }
-            failed => failed,
+            (launched, _) => launched,
         };
-        let observed = self.settle_create(id, launched, saved).await?;
+        let observed = self.settle_create(id, launched).await?;
         if !policy.is_closed() {
             self.apply_policy(id, policy).await?;
         }

@@ -99,7 +99,7 @@ mod needs_root {
         step: &str,
         break_it: impl Fn(&Stage, SandboxId),
         mend: impl Fn(&Stage, SandboxId),
-    ) {
+    ) -> String {
         let stage = Stage::new();
         let driver = LinuxDriver::open(stage.config()).await.unwrap();
         let doomed = spec("host");
@@ -107,7 +107,8 @@ mod needs_root {
         break_it(&stage, id);
         let refused = create_with(&driver, doomed).await;
         mend(&stage, id);
-        assert!(refused.is_err(), "{step} did not fail");
+        let said = refused.err().map(|error| format!("{:#}", anyhow::Error::from(error)));
+        let said = said.unwrap_or_else(|| panic!("{step} did not fail"));
         assert!(driver.list().await.unwrap().is_empty(), "{step}");
         // What a killed keeper was about to do is the sweep's, which looks twice.
         for _ in 0..2 {
@@ -118,16 +119,20 @@ mod needs_root {
         assert_eq!(run(&driver, fine.id, "echo fine").await.1, "fine\n", "{step}");
         driver.remove(fine.id, EndReason::UserRequest).await.unwrap();
         driver.close().await;
+        said
     }
 
+    /// The launcher is at work then, and waits for them.
     #[tokio::test]
     async fn a_launch_whose_disks_cannot_be_made_leaves_nothing() {
         let chattr = |stage: &Stage, flag: &str| {
             let pool = stage.data().join("pool");
             assert!(Command::new("chattr").arg(flag).arg(pool).status().unwrap().success());
         };
-        check("make the disks", |stage, _| chattr(stage, "+i"), |stage, _| chattr(stage, "-i"))
-            .await;
+        let (break_it, mend) =
+            (|stage: &Stage, _| chattr(stage, "+i"), |stage: &Stage, _| chattr(stage, "-i"));
+        let said = check("make the disks", break_it, mend).await;
+        assert!(said.contains("Operation not permitted"), "{said}");
     }
 
     #[tokio::test]

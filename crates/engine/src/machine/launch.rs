@@ -23,10 +23,11 @@ impl Machine {
         };
         let agent = agent.map(Change::KeepOrder);
         let changes = [Some(name), requested, agent, Some(created)].into_iter().flatten().collect();
-        let claimed = self.core.apply(&self.cell, changes);
         let work = self.cell.pool.driver.create(Launch { spec, policy });
         let launched = self.core.bounded(work);
-        let (claimed, launched) = tokio::join!(claimed, launched);
+        let claimed = async { self.core.apply(&self.cell, changes).await };
+        // What takes longer begins first.
+        let (launched, claimed) = tokio::join!(launched, claimed);
         if let Err(failure) = claimed {
             let unused = request.filter(|_| matches!(failure, Error::Conflict { .. }));
             return self.fail_launch(reply, (failure, unused), Made::Compute).await;

@@ -271,12 +271,15 @@ fn mask() -> anyhow::Result<()> {
             attach_to(clone_tree(CWD, Path::new("dev/null"))?, path)?;
         }
     }
-    let empty = nothing()?;
-    for path in EMPTIED {
-        if exists(path) {
+    let emptied: Vec<_> = EMPTIED.into_iter().filter(|path| exists(path)).collect();
+    if let Some((last, others)) = emptied.split_last() {
+        let empty = nothing()?;
+        for path in others {
             // Kernels before 6.15 copy only what is attached somewhere.
             attach_to(clone_tree(&empty, Path::new(".")).or_else(|_| nothing())?, path)?;
         }
+        // Closed without being attached, it would have the kernel wait.
+        attach_to(empty, last)?;
     }
     let attr = sys::MountAttr { set: sys::MOUNT_ATTR_RDONLY, ..Default::default() };
     for path in READ_ONLY {

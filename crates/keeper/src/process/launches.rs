@@ -5,19 +5,18 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
 use anyhow::Context;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Pid;
 
 use super::{Keeper, REQUEST_TIMEOUT, answer, answer_egress, failed, log};
 use crate::egress::Sockets;
-use crate::launcher;
+use crate::launcher::{self, Asker};
 use crate::plan::{LaunchPlan, Reply};
 use crate::run_record;
 use crate::sys::{self, Fork};
 use crate::{cgroup, devices, wire};
 
 /// Fewer than this wait: it is time to make more. A burst beyond them forks its own.
-pub(super) const SPARES_LOW: usize = 4;
+pub(super) const SPARES_LOW: usize = 8;
 pub(super) const SPARES_HIGH: usize = 16;
 
 /// A launcher that waits for a plan on the other end of this socket.
@@ -134,8 +133,8 @@ impl Keeper {
         connection: &UnixStream,
     ) -> bool {
         let launched = entered.and_then(|devices| {
-            let shared = (&self.shared, &(|| waits(connection)) as &dyn Fn() -> bool);
-            launcher::launch(plan, incarnation, shared, devices)
+            let asker = Asker(Some(connection));
+            launcher::launch(plan, incarnation, (&self.shared, asker), devices)
         });
         let launched = match launched {
             Ok(launched) => launched,
@@ -193,13 +192,6 @@ impl Launching {
             let _ = std::fs::remove_file(&record.socket);
         }
     }
-}
-
-/// Whether the server that asked is still there for the answer.
-fn waits(connection: &UnixStream) -> bool {
-    let mut fds = [PollFd::new(connection, PollFlags::empty())];
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    poll(&mut fds, Some(&now)).is_ok_and(|ready| ready == 0)
 }
 
 fn new_incarnation() -> Option<String> {
