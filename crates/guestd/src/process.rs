@@ -29,7 +29,7 @@ use self::cgroup::Cgroup;
 pub(crate) use self::cgroup::Cgroups;
 pub(crate) use self::input::Input;
 pub(crate) use self::output::{Channel, Ended, Found, Output, Reader, Status};
-pub(crate) use self::start::start;
+pub(crate) use self::start::{get_ready, start};
 pub(crate) use self::table::Table;
 use crate::refusal::{Code, Refusal, Result};
 

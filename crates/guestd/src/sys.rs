@@ -10,5 +10,7 @@ mod watched;
 pub use self::adopt::adopt_fd;
 #[cfg(target_env = "gnu")]
 pub use self::memory::keep_memory_small;
-pub(crate) use self::spawn::{Child, ChildCgroup, Credentials, SpawnError, Step, spawn};
+pub(crate) use self::spawn::{
+    Child, ChildCgroup, Credentials, SpawnError, Step, get_ready_to_spawn, spawn,
+};
 pub(crate) use self::watched::watched;

@@ -8,7 +8,7 @@ use guest_proto::{HEADER_NONCE, HEADER_VERSION, Init, PREFIX};
 use super::{Peer, Request, Response, gate, json, no_content, refused};
 use crate::refusal::{Code, Refusal, Result};
 use crate::state::State;
-use crate::{connect, extension, files, metrics, rpc};
+use crate::{connect, extension, files, metrics, process, rpc};
 
 pub(super) async fn route(state: Arc<State>, request: Request, peer: Peer) -> Response {
     if request.method() == Method::OPTIONS {
@@ -40,7 +40,7 @@ async fn plain(state: Arc<State>, request: Request) -> Result<Response> {
     let method = request.method().clone();
     match (request.uri().path(), &method) {
         ("/health", &Method::GET | &Method::HEAD) => Ok(health(&state)),
-        ("/init", &Method::POST) => init(&state, request).await,
+        ("/init", &Method::POST) => init(state, request).await,
         ("/envs", &Method::GET) => Ok(json(&state.environment())),
         ("/metrics", &Method::GET) => metrics::sample(&state).map(|sample| json(&sample)),
         ("/files", &Method::GET | &Method::HEAD) => files::download(state, request).await,
@@ -65,7 +65,7 @@ fn health(state: &State) -> Response {
     response
 }
 
-async fn init(state: &State, request: Request) -> Result<Response> {
+async fn init(state: Arc<State>, request: Request) -> Result<Response> {
     let token = gate::given(&request).map(str::to_owned);
     let body = super::read_all(request.into_body(), guest_proto::JSON_BYTES_MAX).await?;
     let init: Init = match body.is_empty() {
@@ -73,8 +73,12 @@ async fn init(state: &State, request: Request) -> Result<Response> {
         false => serde_json::from_slice(&body)
             .map_err(|error| Refusal::invalid(format!("body: {error}")))?,
     };
-    apply(state, init, token.as_deref())?;
-    Ok(health(state))
+    apply(&state, init, token.as_deref())?;
+    let answer = health(&state);
+    // A command comes next, but the answer goes first.
+    let tasks = state.tasks.clone();
+    tasks.spawn(async move { process::get_ready(&state) });
+    Ok(answer)
 }
 
 /// What is absent stays. The token can be set once; to change it, one has to know it.

@@ -38,6 +38,19 @@ struct Ends {
     pty: Option<File>,
 }
 
+/// What the first command would wait for otherwise.
+pub(crate) fn get_ready(state: &State) {
+    if let Ok(account) = state.account(None) {
+        state.accounts.groups_of(&account);
+    }
+    if let Some(cgroups) = &state.cgroups
+        && let Ok(cgroup) = cgroups.take()
+    {
+        cgroups.give_back(cgroup);
+    }
+    sys::get_ready_to_spawn();
+}
+
 pub(crate) fn start(state: &Arc<State>, start: Start) -> Result<Arc<Process>> {
     state.processes.check_room(start.id.as_deref())?;
     let account = state.account(start.user.as_deref())?;

@@ -96,6 +96,15 @@ unsafe impl Send for Stack {}
 
 static STACK: Mutex<Option<Stack>> = Mutex::new(None);
 
+/// What is asked and made once, at the first child otherwise.
+pub(crate) fn get_ready_to_spawn() {
+    touched_signals();
+    let mut stack = STACK.lock().unwrap_or_else(PoisonError::into_inner);
+    if stack.is_none() {
+        *stack = map_stack().ok();
+    }
+}
+
 /// Starts the child and returns its pid, and a descriptor that becomes readable at its end, once it
 /// has become the program.
 pub(crate) fn spawn(child: &Child<'_>) -> Result<(i32, OwnedFd), SpawnError> {
