@@ -329,13 +329,14 @@ impl Driver for LinuxDriver {
     }
 
     async fn usage(&self, id: SandboxId) -> Result<Usage> {
-        let record = {
-            let live = self.inner.live();
-            let Some(running) = &existing(&live, id)?.running else { return Ok(Usage::default()) };
-            running.record.clone()
-        };
+        let Some(record) = self.inner.running_record(id)? else { return Ok(Usage::default()) };
         let disk_bytes = self.inner.pool.used_bytes(&id.bare());
         Ok(Usage { disk_bytes, ..crate::usage::read(&record) })
+    }
+
+    async fn cpu_usec(&self, id: SandboxId) -> Result<u64> {
+        let record = self.inner.running_record(id)?;
+        Ok(record.map_or(0, |record| crate::usage::cpu_usec(&record)))
     }
 
     async fn accesses(&self, id: SandboxId, after: Option<u64>, max: usize) -> Result<AccessPage> {

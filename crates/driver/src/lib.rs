@@ -199,6 +199,11 @@ pub trait Driver: Send + Sync + 'static {
 
     async fn usage(&self, id: SandboxId) -> Result<Usage>;
 
+    /// The first of these alone, which is asked for at every end.
+    async fn cpu_usec(&self, id: SandboxId) -> Result<u64> {
+        Ok(self.usage(id).await?.cpu_usec)
+    }
+
     /// What a sandbox reached and was refused, also of its earlier starts: the first `max` entries
     /// after the one numbered `after`, or without it the last `max`. Gone with the sandbox.
     async fn accesses(&self, id: SandboxId, after: Option<u64>, max: usize) -> Result<AccessPage> {

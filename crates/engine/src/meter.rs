@@ -51,9 +51,9 @@ async fn meter(core: &Core, cell: Arc<Cell>) {
         state.incarnation.clone().filter(|_| runs)
     };
     let Some(incarnation) = incarnation else { return };
-    let usage = core.bounded(cell.pool.driver.usage(cell.id)).await;
+    let cpu_usec = core.bounded(cell.pool.driver.cpu_usec(cell.id)).await;
     // Of a sandbox that has just ended, or of a pool that does not answer: time counts all the same.
-    let cpu_usec = usage.map_or(0, |usage| usage.cpu_usec);
+    let cpu_usec = cpu_usec.unwrap_or(0);
     let metered = Metered { incarnation: incarnation.to_string(), at: core.now(), cpu_usec };
     core.record(&cell, vec![Change::Meter(metered)]);
 }

@@ -345,8 +345,14 @@ impl Inner {
         live.get(&id).filter(|entry| entry.running.is_some()).map(Entry::observed)
     }
 
-    /// Writes a new sandbox's spec, durably.
-    /// The spec of a sandbox whose directory is new.
+    /// What runs of a sandbox, if anything does.
+    pub(super) fn running_record(&self, id: SandboxId) -> Result<Option<RunRecord>> {
+        let live = self.live();
+        let running = existing(&live, id)?.running.as_ref();
+        Ok(running.map(|running| running.record.clone()))
+    }
+
+    /// Writes the spec of a sandbox whose directory is new, durably.
     pub(super) fn save_new(&self, stored: &Stored) -> anyhow::Result<()> {
         self.save(stored)?;
         layout::sync_dir(&self.layout.sandboxes())

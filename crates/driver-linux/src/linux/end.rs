@@ -117,7 +117,7 @@ impl LinuxDriver {
     pub(super) async fn terminate(&self, running: &Running) {
         let Some(pid) = rustix::process::Pid::from_raw(running.record.pid) else { return };
         // A count of none is one that nobody keeps.
-        let alone = usage::read(&running.record).pids == 1;
+        let alone = usage::pids(&running.record) == 1;
         let frozen = incarnation::freeze_asked(&running.record);
         if alone || frozen || running.dead.is_cancelled() {
             return;

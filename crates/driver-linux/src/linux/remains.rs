@@ -30,8 +30,7 @@ impl Inner {
         let note = std::fs::read_to_string(self.layout.exit_note(&record.incarnation)).ok();
         let status: Option<i32> = note.and_then(|text| text.trim().parse().ok());
         let killed = status.is_none_or(|status| status & 0x7f == 9);
-        let usage = usage::read(record);
-        if usage.oom_kills > 0 && killed {
+        if killed && usage::oom_kills(record) > 0 {
             return EndReason::Oom;
         }
         EndReason::Exited
@@ -40,7 +39,7 @@ impl Inner {
     /// What an incarnation used until it died. Its counters live as long as its cgroup, so this comes
     /// before [`Inner::clear`].
     pub(super) fn ended(&self, record: &RunRecord) -> Ended {
-        let usage = usage::read(record);
+        let cpu_usec = usage::cpu_usec(record);
         let noted = std::fs::metadata(self.layout.exit_note(&record.incarnation));
         let noted = noted.and_then(|meta| meta.modified()).ok();
         let noted = noted.and_then(|at| Timestamp::try_from(at).ok());
@@ -50,7 +49,7 @@ impl Inner {
             incarnation: record.incarnation.clone(),
             started_at: record.started_at,
             ended_at: ended_at.max(record.started_at),
-            cpu_usec: usage.cpu_usec,
+            cpu_usec,
         }
     }
 

@@ -213,8 +213,7 @@ impl Machine {
         if self.incarnation().is_none() {
             return 0;
         }
-        let usage = self.core.bounded(self.cell.pool.driver.usage(self.cell.id)).await;
-        usage.map_or(0, |usage| usage.cpu_usec)
+        self.core.bounded(self.cell.pool.driver.cpu_usec(self.cell.id)).await.unwrap_or(0)
     }
 
     pub(super) fn warn(&self, what: &str, failure: Error) {
