@@ -33,7 +33,7 @@ use crate::{sys, wire};
 
 mod launches;
 
-use launches::{Launching, SPARES_HIGH, SPARES_LOW, Spare};
+use launches::{Launching, SPARES_FEW, SPARES_HIGH, SPARES_LOW, Spare};
 
 /// How long a connected server may take to say what it wants.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
@@ -165,8 +165,8 @@ impl Keeper {
         // requests when few are left, else once it is quiet.
         let pause = match self.spares.len() {
             _ if self.quitting => None,
-            0..=1 => Some(&NEEDED_NOW),
-            2..SPARES_LOW => Some(&NEEDED_SOON),
+            0..SPARES_FEW => Some(&NEEDED_NOW),
+            SPARES_FEW..SPARES_LOW => Some(&NEEDED_SOON),
             SPARES_LOW..SPARES_HIGH => Some(&QUIET),
             _ => None,
         };

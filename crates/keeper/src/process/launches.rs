@@ -15,7 +15,9 @@ use crate::run_record;
 use crate::sys::{self, Fork};
 use crate::{cgroup, devices, wire};
 
-/// Fewer than this wait: it is time to make more. A burst beyond them forks its own.
+/// How many launchers wait at most. With fewer than `SPARES_LOW` it is time to make more, and with fewer than
+/// `SPARES_FEW` there is no time to lose. A burst beyond them forks its own.
+pub(super) const SPARES_FEW: usize = 4;
 pub(super) const SPARES_LOW: usize = 8;
 pub(super) const SPARES_HIGH: usize = 16;
 
