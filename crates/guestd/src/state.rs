@@ -39,6 +39,7 @@ pub(crate) struct State {
     env: BTreeMap<String, String>,
     settings: Mutex<Settings>,
     sweeping: AtomicBool,
+    pub(crate) is_ready: AtomicBool,
 }
 
 /// What `/init` may change.
@@ -78,6 +79,7 @@ impl State {
                 timestamp: None,
             }),
             sweeping: AtomicBool::new(false),
+            is_ready: AtomicBool::new(false),
         }))
     }
 

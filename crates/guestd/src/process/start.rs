@@ -6,7 +6,7 @@ use std::ffi::CString;
 use std::fs;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt as _;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
@@ -38,8 +38,11 @@ struct Ends {
     pty: Option<File>,
 }
 
-/// What the first command would wait for otherwise.
+/// What the first command would wait for otherwise. Once is enough.
 pub(crate) fn get_ready(state: &State) {
+    if state.is_ready.swap(true, Ordering::Relaxed) {
+        return;
+    }
     if let Ok(account) = state.account(None) {
         state.accounts.groups_of(&account);
     }
