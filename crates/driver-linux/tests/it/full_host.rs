@@ -69,7 +69,12 @@ mod needs_root {
         std::fs::remove_file(filler).unwrap();
         until_it_writes(driver, reader).await;
         // Who wrote to a full host may have to begin anew: its own disk, and nobody else's.
-        driver.stop(writer, EndReason::UserRequest).await.unwrap();
+        if let Err(error) = driver.stop(writer, EndReason::UserRequest).await {
+            // The kernel tells once, and perhaps only now, of what it could not write while there was no room.
+            let said = format!("{:#}", anyhow::Error::from(error));
+            assert!(is_full(&said), "{said}");
+            driver.stop(writer, EndReason::UserRequest).await.unwrap();
+        }
         driver.start(writer, Policy::none()).await.unwrap();
         until_it_writes(driver, writer).await;
         let fresh = create(driver).await.id;
