@@ -21,10 +21,7 @@ pub(crate) struct Layout {
 
 impl Layout {
     pub(crate) fn open(root: &Path) -> anyhow::Result<Self> {
-        fs::create_dir_all(root).with_context(|| format!("make {}", root.display()))?;
-        fs::set_permissions(root, PermissionsExt::from_mode(0o700))?;
-        let root = fs::canonicalize(root).context("find the data directory")?;
-        let layout = Self { root };
+        let layout = Self { root: make_root(root)? };
         for dir in [
             "sandboxes",
             "deleting",
@@ -59,19 +56,20 @@ impl Layout {
         Self::open_alone_by(root, |lock| File::create(lock))
     }
 
-    /// That of a build may be removed at any moment before it is locked, by who cleans up after another one.
+    /// That of a build may be removed at any moment before it is locked, by who cleans up after another one: so what
+    /// belongs in it is made after that.
     fn open_alone_by(
         root: &Path,
         mut open: impl FnMut(&Path) -> io::Result<File>,
     ) -> anyhow::Result<(Self, File)> {
         for _ in 0..TRIES {
-            let layout = match Self::open(root) {
+            let root = match make_root(root) {
                 Err(error) if is_not_found(&error) => continue,
-                opened => opened?,
+                made => made?,
             };
-            let lock = layout.root.join("lock");
+            let lock = root.join("lock");
             match lock_file::take(&lock, &mut open).context("lock the data directory")? {
-                Lock::Alone(file) => return Ok((layout, file)),
+                Lock::Alone(file) => return Ok((Self::open(&root)?, file)),
                 Lock::Busy => break,
                 Lock::Gone => {}
             }
@@ -256,6 +254,12 @@ pub(crate) fn forget(path: &Path) -> anyhow::Result<()> {
         }
         Ok(()) | Err(_) => Ok(()),
     }
+}
+
+fn make_root(root: &Path) -> anyhow::Result<PathBuf> {
+    fs::create_dir_all(root).with_context(|| format!("make {}", root.display()))?;
+    fs::set_permissions(root, PermissionsExt::from_mode(0o700))?;
+    fs::canonicalize(root).context("find the data directory")
 }
 
 fn is_not_found(error: &anyhow::Error) -> bool {

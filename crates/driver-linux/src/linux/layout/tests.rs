@@ -29,6 +29,20 @@ fn a_lock_of_a_file_that_is_gone_is_not_one() {
 }
 
 #[test]
+fn what_is_removed_just_before_the_lock_is_there_with_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("yard");
+    Layout::open(&root).unwrap();
+    let (layout, _lock) = Layout::open_alone_by(&root, |lock| {
+        // The last steps of whoever had it, who goes on where it was in its list.
+        fs::remove_dir_all(root.join("run"))?;
+        File::create(lock)
+    })
+    .unwrap();
+    assert!(layout.root().join("run/g").is_dir());
+}
+
+#[test]
 fn who_has_it_has_all_of_it_whoever_removes_it_before() {
     // In memory: a disk may take long for so many small files.
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
