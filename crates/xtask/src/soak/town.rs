@@ -208,15 +208,30 @@ impl Town {
 }
 
 impl Drop for Town {
-    /// Whatever happened, nothing of it is left.
+    /// Whatever happened, nothing of it is left, nor of the builds in it.
     fn drop(&mut self) {
         let _ = self.kill_server();
-        if let Ok(Some(keeper)) = self.keeper() {
-            kill(keeper, |pid| self.is_keeper(pid));
+        let yards = fs::read_dir(self.data().join("builds")).into_iter().flatten().flatten();
+        for data in yards.map(|yard| yard.path()).chain([self.data()]) {
+            self.clear(&data);
         }
-        if let Ok(instance) = self.instance() {
+        let _ = self.reap();
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+impl Town {
+    /// Ends the keeper of a data directory and all that is in its groups, and lets go of its pool.
+    fn clear(&self, data: &Path) {
+        let is_its = |pid| data.to_str().is_some_and(|data| is_keeper(pid, data.as_bytes()));
+        for process in processes().unwrap_or_default() {
+            if is_its(process.pid) {
+                kill(process.pid, is_its);
+            }
+        }
+        if let Ok(instance) = fs::read_to_string(data.join("instance")) {
             for _ in 0..500 {
-                let groups = control_groups(&instance);
+                let groups = control_groups(instance.trim());
                 for group in &groups {
                     let _ = fs::write(group.join("cgroup.kill"), "1");
                     remove_group(group);
@@ -228,12 +243,7 @@ impl Drop for Town {
                 pause(10);
             }
         }
-        let _ = self.reap();
-        let unmounted = Command::new("umount").arg(self.data().join("pool")).output();
-        if unmounted.is_ok() {
-            let _ = fs::remove_dir_all(&self.dir);
-        }
-        let _ = fs::remove_dir_all(&self.dir);
+        let _ = Command::new("umount").arg(data.join("pool")).output();
     }
 }
 
