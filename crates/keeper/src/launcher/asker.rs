@@ -41,3 +41,39 @@ impl Asker<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+
+    use super::{Asker, DISKS_ARE_MADE, NO_DISKS};
+
+    #[test]
+    fn disks_are_there_when_the_server_says_so_and_not_when_it_died_or_failed() -> anyhow::Result<()>
+    {
+        let said = |word: &[u8]| -> anyhow::Result<_> {
+            let (mut server, ours) = UnixStream::pair()?;
+            server.write_all(word)?;
+            // It dies: what it had said is still there.
+            drop(server);
+            Ok(Asker(Some(&ours)).must_have_made_disks())
+        };
+        assert!(said(DISKS_ARE_MADE)?.is_ok());
+        assert!(
+            said(NO_DISKS)?.is_err_and(|error| error.to_string().contains("could not be made"))
+        );
+        assert!(said(b"")?.is_err_and(|error| error.to_string().contains("nobody waits")));
+        Ok(())
+    }
+
+    #[test]
+    fn a_word_that_waits_to_be_read_is_no_farewell() -> anyhow::Result<()> {
+        let (mut server, ours) = UnixStream::pair()?;
+        server.write_all(DISKS_ARE_MADE)?;
+        Asker(Some(&ours)).must_wait()?;
+        drop(server);
+        assert!(Asker(Some(&ours)).must_wait().is_err());
+        Ok(())
+    }
+}
