@@ -29,6 +29,30 @@ pub struct LaunchPlan {
     /// Whether the disks are still being made: a byte after the request tells when they are.
     #[serde(default)]
     pub disks_follow: bool,
+    /// The ranges that the sandboxes after this one are likely to get, so that the next can be begun.
+    #[serde(default)]
+    pub next_uid_bases: Vec<u32>,
+}
+
+/// What must be known of a launch to begin it. It differs little from one sandbox to the next, so that it can be
+/// guessed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Outline {
+    pub uid_base: u32,
+    pub limits: Limits,
+    pub egress: bool,
+    pub mount_point: PathBuf,
+}
+
+impl LaunchPlan {
+    pub fn outline(&self) -> Outline {
+        Outline {
+            uid_base: self.uid_base,
+            limits: self.limits,
+            egress: self.egress,
+            mount_point: self.root.mount_point.clone(),
+        }
+    }
 }
 
 /// How fast a sandbox may read from its disk, and write to it.

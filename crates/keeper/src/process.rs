@@ -33,7 +33,7 @@ use crate::{sys, wire};
 
 mod launches;
 
-use launches::{Launching, SPARES_FEW, SPARES_HIGH, SPARES_LOW, Spare};
+use launches::{Guess, Launching, SPARES_FEW, SPARES_HIGH, SPARES_LOW, Spare};
 
 /// How long a connected server may take to say what it wants.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
@@ -81,6 +81,8 @@ struct Keeper {
     launchers: HashMap<i32, Launching>,
     /// Launchers that sit in their cgroups and wait for a plan.
     spares: Vec<Spare>,
+    /// Of what may be asked next, once something was.
+    guess: Option<Guess>,
     /// Children that ended before their registration was read.
     early: HashMap<i32, i32>,
     egress: HashMap<String, Sockets>,
@@ -122,6 +124,7 @@ fn run(dir: &Path) -> anyhow::Result<()> {
         guests: HashMap::new(),
         launchers: HashMap::new(),
         spares: Vec::new(),
+        guess: None,
         early: HashMap::new(),
         egress: HashMap::new(),
         quitting: false,
@@ -167,12 +170,16 @@ impl Keeper {
             _ if self.quitting => None,
             0..SPARES_FEW => Some(&NEEDED_NOW),
             SPARES_FEW..SPARES_LOW => Some(&NEEDED_SOON),
+            _ if self.next_to_begin().is_some() => Some(&NEEDED_SOON),
             SPARES_LOW..SPARES_HIGH => Some(&QUIET),
             _ => None,
         };
         match poll(&mut fds, pause) {
             Ok(0) => {
-                self.add_spares();
+                match self.next_to_begin() {
+                    Some(_) if self.spares.len() >= SPARES_LOW => self.begin(),
+                    _ => self.add_spares(),
+                }
                 return Ok(());
             }
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -225,7 +232,7 @@ impl Keeper {
             Request::Quit => {
                 answer(connection, &failed("quit", &anyhow::anyhow!("sandboxes run")), &[]);
             }
-            Request::Launch(plan) => self.start_launch(&plan, connection),
+            Request::Launch(plan) => self.start_launch(*plan, connection),
             Request::Egress { incarnation, pid } => match self.egress.get(&incarnation) {
                 Some(sockets) => answer_egress(connection, sockets),
                 None => self.in_child(connection, Launching::nothing(), |keeper| {

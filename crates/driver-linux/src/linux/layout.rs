@@ -46,7 +46,6 @@ impl Layout {
         if longest.as_os_str().len() >= 108 {
             bail!("the data directory's path is too long for sockets: {}", layout.root.display());
         }
-        crate::launcher::root::make_mount_points(&layout.mount_point())?;
         layout.write_etc()?;
         Ok(layout)
     }

@@ -16,6 +16,9 @@ use crate::pool::{Disk, DiskConfig, DiskPool};
 use crate::privilege::Privilege;
 use crate::template::Built;
 
+/// How many ranges to come a plan names. The keeper begins with fewer.
+const UPCOMING: usize = 8;
+
 /// What one launch needs beside the stored spec.
 pub(super) struct Order {
     pub(super) stored: Stored,
@@ -133,6 +136,7 @@ impl Inner {
         let limits = order.stored.spec.limits;
         let mut plan = plan_of(&self.layout, &order.built, bare, limits)?;
         plan.uid_base = order.uid_base;
+        plan.next_uid_bases = self.slots().upcoming(UPCOMING);
         plan.root.upper = self.pool.path(Disk::Upper, bare);
         plan.root.volatile = order.is_volatile();
         plan.workspace = self.pool.path(Disk::Workspace, bare);
@@ -260,6 +264,7 @@ pub(crate) fn plan_of(
         egress: false,
         record: PathBuf::new(),
         disks_follow: false,
+        next_uid_bases: Vec::new(),
     })
 }
 

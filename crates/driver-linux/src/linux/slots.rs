@@ -93,10 +93,21 @@ impl Slots {
             if !self.used[slot] {
                 self.used[slot] = self.stride > 0;
                 self.next = slot + 1;
-                return Ok(self.base + u32::try_from(slot).expect("at most 2048") * self.stride);
+                return Ok(self.first_uid(slot));
             }
         }
         Err(Error::NoCapacity { detail: format!("this host runs {count} sandboxes already") })
+    }
+
+    /// The ranges that the next ones will get, as far as can be told now.
+    pub(crate) fn upcoming(&self, count: usize) -> Vec<u32> {
+        let slots = (self.next..self.used.len()).chain(0..self.next);
+        let free = slots.filter(|slot| !self.used[*slot]).take(count);
+        free.map(|slot| self.first_uid(slot)).collect()
+    }
+
+    fn first_uid(&self, slot: usize) -> u32 {
+        self.base + u32::try_from(slot).expect("at most 2048") * self.stride
     }
 
     /// Marks the range of an adopted sandbox.

@@ -1,5 +1,6 @@
 //! The Linux driver against a real kernel.
 
+mod begun;
 mod disks;
 mod doctor;
 mod egress;

@@ -198,11 +198,11 @@ mod needs_root {
     }
 
     /// A create fails, leaves nothing, and the next one works once `mend` was called.
-    async fn check_failure(host: &Host, driver: &LinuxDriver, mend: impl FnOnce()) {
+    async fn check_failure(host: &Host, driver: &LinuxDriver, mend: impl FnOnce()) -> String {
         let launch = Launch { spec: spec("host"), policy: Policy::none() };
-        let refused = driver.create(launch).await.is_err();
+        let refused = driver.create(launch).await;
         mend();
-        assert!(refused);
+        let said = format!("{:#}", anyhow::Error::from(refused.unwrap_err()));
         assert!(driver.list().await.unwrap().is_empty());
         let disks: Vec<_> = std::fs::read_dir(host.path().join("data/pool")).unwrap().collect();
         assert!(disks.is_empty(), "{disks:?}");
@@ -211,16 +211,23 @@ mod needs_root {
         let fine = create(driver).await;
         assert_eq!(run(driver, fine.id, "echo fine").await.1, "fine\n");
         driver.remove(fine.id, EndReason::UserRequest).await.unwrap();
+        said
     }
 
     #[tokio::test]
     async fn a_launch_whose_mounts_fail_leaves_nothing() {
         let host = Host::new();
         let driver = host.driver().await;
-        let place = host.path().join("data/run/mnt/0");
-        let hidden = place.with_extension("hidden");
-        std::fs::rename(&place, &hidden).unwrap();
-        check_failure(&host, &driver, || std::fs::rename(&hidden, &place).unwrap()).await;
+        // Where the workspace goes, and no directory can.
+        let place = host.path().join("data/run/etc/workspace");
+        std::fs::remove_dir(&place).unwrap();
+        std::fs::write(&place, "").unwrap();
+        let mend = || {
+            std::fs::remove_file(&place).unwrap();
+            std::fs::create_dir(&place).unwrap();
+        };
+        let said = check_failure(&host, &driver, mend).await;
+        assert!(said.contains("attach at workspace"), "{said}");
         driver.close().await;
     }
 

@@ -1,22 +1,26 @@
 //! What PID 1 does between `clone` and `exec`: from a forked launcher to an isolated guest.
 
+use std::borrow::Cow;
 use std::ffi::CString;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, UnshareFlags, remove_capability_from_bounding_set,
     set_capabilities, set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
 };
+use serde::{Deserialize, Serialize};
 
 use super::Shared;
 use super::rlimits;
-use super::root::{self, Trees};
+use super::root::{self, KernelMounts, Trees};
 use crate::plan::LaunchPlan;
 use crate::privilege::Privilege;
-use crate::sys;
+use crate::{sys, wire};
 
 /// The number of the listening socket in the guest.
 const LISTEN_FD: RawFd = 3;
@@ -28,147 +32,187 @@ pub(super) struct Programs {
     pub(super) agents: Option<OwnedFd>,
 }
 
-/// init's ends of the two pipes.
+/// What init says and hears before it has a plan, and after.
+pub(super) const HAS_NAMESPACES: &[u8; 1] = b"n";
+pub(super) const IDS_ARE_MAPPED: &[u8; 1] = b"m";
+pub(super) const HAS_TABLE: &[u8; 1] = b"t";
+pub(super) const GO: &[u8; 1] = b"g";
+
+/// What init has of the launcher.
 pub(super) struct Ends {
-    pub(super) go: OwnedFd,
+    pub(super) orders: OwnedFd,
     pub(super) said: OwnedFd,
+    /// The launcher's process.
+    pub(super) launcher: OwnedFd,
 }
 
-/// Numbers of descriptors that the launcher opened in the shared table after the clone.
-pub(super) struct Handed(String);
-
-impl Handed {
-    pub(super) fn numbers(trees: &Trees) -> Self {
-        let mut numbers =
-            vec![trees.upper.as_raw_fd(), trees.workspace.as_raw_fd(), trees.devices.as_raw_fd()];
-        numbers.extend(trees.layers.iter().map(AsRawFd::as_raw_fd));
-        numbers.extend(trees.binds.iter().map(|(tree, _)| tree.as_raw_fd()));
-        Self(numbers.iter().map(|n| format!("{n} ")).collect())
-    }
-
-    pub(super) fn as_bytes(&self) -> &[u8] {
-        self.0.as_bytes()
-    }
+/// A plan, and what the launcher opened for it in the shared table, by number.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Order<'a> {
+    plan: Cow<'a, LaunchPlan>,
+    listener: RawFd,
+    guest: RawFd,
+    agents: Option<RawFd>,
+    upper: RawFd,
+    workspace: RawFd,
+    layers: Vec<RawFd>,
+    binds: Vec<RawFd>,
 }
 
-/// Never returns: becomes the guest, or says which step failed and ends.
-pub(super) fn run(
-    plan: &LaunchPlan,
-    shared: &Shared,
-    ends: Ends,
-    listener: &OwnedFd,
-    programs: &Programs,
-) -> ! {
-    let mut said = File::from(ends.said);
-    let error = become_guest(plan, shared, (ends.go, &mut said), listener, programs);
-    let _ = said.write_all(format!("{error:#}").as_bytes());
-    sys::exit_now(111)
-}
-
-fn become_guest(
-    plan: &LaunchPlan,
-    shared: &Shared,
-    (go, said): (OwnedFd, &mut File),
-    listener: &OwnedFd,
-    programs: &Programs,
-) -> anyhow::Error {
-    match isolate(plan, shared, (go, said), (listener, programs)) {
-        Ok(placed) => {
-            let failed = exec(plan, programs, &placed);
-            anyhow::Error::from(failed).context("exec the guest")
+impl<'a> Order<'a> {
+    pub(super) fn new(
+        plan: &'a LaunchPlan,
+        listener: &OwnedFd,
+        programs: &Programs,
+        trees: &Trees,
+    ) -> Self {
+        Self {
+            plan: Cow::Borrowed(plan),
+            listener: listener.as_raw_fd(),
+            guest: programs.guest.as_raw_fd(),
+            agents: programs.agents.as_ref().map(AsRawFd::as_raw_fd),
+            upper: trees.upper.as_raw_fd(),
+            workspace: trees.workspace.as_raw_fd(),
+            layers: trees.layers.iter().map(AsRawFd::as_raw_fd).collect(),
+            binds: trees.binds.iter().map(|(tree, _)| tree.as_raw_fd()).collect(),
         }
-        Err(error) => error,
+    }
+
+    /// In a process that has left the shared table, which owns its copies.
+    fn adopt(self) -> Adopted {
+        let targets = self.plan.root.binds.iter().map(|(_, target)| target.clone());
+        let trees = Trees {
+            layers: self.layers.into_iter().map(take).collect(),
+            upper: take(self.upper),
+            workspace: take(self.workspace),
+            binds: self.binds.into_iter().map(take).zip(targets).collect(),
+        };
+        let programs = Programs { guest: take(self.guest), agents: self.agents.map(take) };
+        let plan = self.plan.into_owned();
+        Adopted { plan, listener: take(self.listener), programs, trees }
     }
 }
 
-fn isolate(
-    plan: &LaunchPlan,
-    shared: &Shared,
-    (go, said): (OwnedFd, &mut File),
-    (listener, programs): (&OwnedFd, &Programs),
-) -> anyhow::Result<Placed> {
-    // A launcher that is killed must not leave an init that waits for it for ever.
-    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
-        .context("tie to the launcher")?;
-    let first =
-        UnshareFlags::NEWNET | UnshareFlags::NEWNS | UnshareFlags::NEWIPC | UnshareFlags::NEWUTS;
-    sys::unshare(first).context("unshare namespaces")?;
-    let numbers = wait_for(go)?;
-    sys::unshare(UnshareFlags::FILES).context("unshare descriptors")?;
-    said.write_all(b".").context("report")?;
-    let trees = adopt(plan, &numbers)?;
-    let one_id = shared.privilege.has_one_id();
-    become_root_inside(one_id)?;
-    if shared.privilege != Privilege::Host {
-        super::stay_visible()?;
-    }
-    // Nobody is waited for any more, and the guest must outlive the launcher. The kernel forgets it at
-    // a change of user too, but with one id there was none.
-    rustix::process::set_parent_process_death_signal(None).context("untie from the launcher")?;
-    sys::unshare(UnshareFlags::NEWCGROUP).context("unshare cgroup namespace")?;
-    rustix::system::sethostname(plan.guest.hostname.as_bytes()).context("set hostname")?;
-    loopback_up().context("bring up loopback")?;
-    let groups = shared.hierarchy.has_groups();
-    let ways = root::Ways {
-        volatile: plan.root.volatile,
-        one_id,
-        groups,
-        nesting: plan.guest.nesting,
-        config_uid: plan.root.config_uid,
-    };
-    let cgroup = root::enter(&trees, ways)?;
-    // Their numbers are wanted for the guest's own; closed later they would take those along.
-    drop(trees);
-    bound_files()?;
-    sys::unblock_signals();
-    let _ = rustix::process::setsid();
-    if plan.guest.no_new_privs {
-        set_no_new_privs(true).context("no_new_privs")?;
-    }
-    if shared.privilege != Privilege::Host {
-        rlimits::inside(&plan.limits, &shared.hierarchy)?;
-    }
-    sys::seccomp(shared.filters.of(plan.guest.nesting)).context("seccomp")?;
-    drop_capabilities()?;
-    place_descriptors(listener, cgroup, programs.agents.as_ref())
-}
-
-fn wait_for(go: OwnedFd) -> anyhow::Result<Vec<RawFd>> {
-    let mut text = String::new();
-    let mut go = File::from(go);
-    // The launcher's end is in the shared table and so never reads as end-of-file by itself: the
-    // message is one write, well under what a pipe passes whole.
-    let mut buffer = [0u8; 1024];
-    let count = go.read(&mut buffer).context("wait for the launcher")?;
-    text.push_str(std::str::from_utf8(&buffer[..count])?);
-    let numbers: Result<Vec<RawFd>, _> = text.split_whitespace().map(str::parse).collect();
-    // Close-on-exec ends it; dropping it here would close the launcher's number too.
-    std::mem::forget(go);
-    numbers.context("numbers from the launcher")
-}
-
-/// Takes the descriptors that the launcher opened before this process left the shared table.
-fn adopt(plan: &LaunchPlan, numbers: &[RawFd]) -> anyhow::Result<Trees> {
-    let mut fds = numbers.iter().map(|number| take(*number));
-    let mut next = || fds.next().context("too few descriptors from the launcher");
-    let upper = next()?;
-    let workspace = next()?;
-    let devices = next()?;
-    let mut layers = Vec::new();
-    for _ in &plan.root.layers {
-        layers.push(next()?);
-    }
-    let mut binds = Vec::new();
-    for (_, target) in &plan.root.binds {
-        binds.push((next()?, target.clone()));
-    }
-    Ok(Trees { layers, upper, workspace, binds, devices })
+struct Adopted {
+    plan: LaunchPlan,
+    listener: OwnedFd,
+    programs: Programs,
+    trees: Trees,
 }
 
 #[expect(unsafe_code, reason = "descriptors arrive as numbers in a table that was shared")]
 fn take(number: RawFd) -> OwnedFd {
     // SAFETY: the launcher opened this number in our table and names each once.
     unsafe { OwnedFd::from_raw_fd(number) }
+}
+
+/// Never returns: becomes the guest, or says which step failed and ends.
+pub(super) fn run(shared: &Shared, ends: Ends, devices: OwnedFd) -> ! {
+    let mut said = File::from(ends.said);
+    let orders = UnixStream::from(ends.orders);
+    let error = become_guest(shared, (&orders, &mut said), &ends.launcher, devices);
+    let _ = said.write_all(format!("{error:#}").as_bytes());
+    sys::exit_now(111)
+}
+
+fn become_guest(
+    shared: &Shared,
+    (orders, said): (&UnixStream, &mut File),
+    launcher: &OwnedFd,
+    devices: OwnedFd,
+) -> anyhow::Error {
+    let begun = begin(shared, (orders, &mut *said), launcher, devices);
+    let isolated = begun.and_then(|kernel| isolate(shared, (orders, said), kernel));
+    match isolated {
+        Ok((plan, programs, placed)) => {
+            let failed = exec(&plan, &programs, &placed);
+            anyhow::Error::from(failed).context("exec the guest")
+        }
+        Err(error) => error,
+    }
+}
+
+/// What needs no plan.
+fn begin(
+    shared: &Shared,
+    (orders, said): (&UnixStream, &mut File),
+    launcher: &OwnedFd,
+    devices: OwnedFd,
+) -> anyhow::Result<KernelMounts> {
+    tie_to(launcher)?;
+    let first =
+        UnshareFlags::NEWNET | UnshareFlags::NEWNS | UnshareFlags::NEWIPC | UnshareFlags::NEWUTS;
+    sys::unshare(first).context("unshare namespaces")?;
+    said.write_all(HAS_NAMESPACES).context("report")?;
+    wait_for(IDS_ARE_MAPPED, orders)?;
+    let one_id = shared.privilege.has_one_id();
+    become_root_inside(one_id)?;
+    if shared.privilege != Privilege::Host {
+        super::begun::stay_visible()?;
+    }
+    // The kernel forgets it at a change of user.
+    tie_to(launcher)?;
+    sys::unshare(UnshareFlags::NEWCGROUP).context("unshare cgroup namespace")?;
+    loopback_up().context("bring up loopback")?;
+    let kernel = KernelMounts::make(devices, shared.privilege, shared.hierarchy.has_groups())?;
+    root::leave_host()?;
+    bound_files()?;
+    bound_capabilities()?;
+    sys::unblock_signals();
+    let _ = rustix::process::setsid();
+    Ok(kernel)
+}
+
+/// A launcher that is killed must not leave an init that waits for it for ever.
+fn tie_to(launcher: &OwnedFd) -> anyhow::Result<()> {
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
+        .context("tie to the launcher")?;
+    // It may have died just before.
+    let mut fds = [PollFd::new(launcher, PollFlags::IN)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    ensure!(poll(&mut fds, Some(&now)).is_ok_and(|ended| ended == 0), "the launcher died");
+    Ok(())
+}
+
+fn isolate(
+    shared: &Shared,
+    (orders, said): (&UnixStream, &mut File),
+    kernel: KernelMounts,
+) -> anyhow::Result<(LaunchPlan, Programs, Placed)> {
+    let (order, _) = wire::receive::<Order<'static>>(orders).context("wait for a plan")?;
+    sys::unshare(UnshareFlags::FILES).context("unshare descriptors")?;
+    said.write_all(HAS_TABLE).context("report")?;
+    let Adopted { plan, listener, programs, trees } = order.adopt();
+    rustix::system::sethostname(plan.guest.hostname.as_bytes()).context("set hostname")?;
+    let ways = root::Ways {
+        volatile: plan.root.volatile,
+        one_id: shared.privilege.has_one_id(),
+        nesting: plan.guest.nesting,
+        config_uid: plan.root.config_uid,
+    };
+    let cgroup = root::enter(&trees, kernel, ways)?;
+    // Their numbers are wanted for the guest's own; closed later they would take those along.
+    drop(trees);
+    if plan.guest.no_new_privs {
+        set_no_new_privs(true).context("no_new_privs")?;
+    }
+    if shared.privilege != Privilege::Host {
+        rlimits::inside(&plan.limits, &shared.hierarchy)?;
+    }
+    wait_for(GO, orders)?;
+    // Nobody is waited for any more, and the guest must outlive the launcher.
+    rustix::process::set_parent_process_death_signal(None).context("untie from the launcher")?;
+    sys::seccomp(shared.filters.of(plan.guest.nesting)).context("seccomp")?;
+    keep_capabilities()?;
+    let placed = place_descriptors(&listener, cgroup, programs.agents.as_ref())?;
+    Ok((plan, programs, placed))
+}
+
+fn wait_for(word: &[u8; 1], mut orders: &UnixStream) -> anyhow::Result<()> {
+    let mut said = [0u8; 1];
+    orders.read_exact(&mut said).context("wait for the launcher")?;
+    ensure!(said == *word, "the launcher spoke out of turn");
+    Ok(())
 }
 
 /// Local servers must work even where nothing else does. A request of the socket layer, because it
@@ -222,7 +266,8 @@ const KEPT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::SYS_CHROOT)
     .union(CapabilitySet::SETFCAP);
 
-fn drop_capabilities() -> anyhow::Result<()> {
+/// For whatever is executed from here on.
+fn bound_capabilities() -> anyhow::Result<()> {
     for bit in 0..64 {
         let capability = CapabilitySet::from_bits_retain(1 << bit);
         if KEPT.contains(capability) {
@@ -235,6 +280,10 @@ fn drop_capabilities() -> anyhow::Result<()> {
             Err(errno) => return Err(errno).context("drop a capability"),
         }
     }
+    Ok(())
+}
+
+fn keep_capabilities() -> anyhow::Result<()> {
     let sets =
         CapabilitySets { effective: KEPT, permitted: KEPT, inheritable: CapabilitySet::empty() };
     set_capabilities(None, sets).context("set capabilities")

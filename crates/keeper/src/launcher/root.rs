@@ -14,6 +14,7 @@ use rustix::mount::{
     fsopen, mount_change, move_mount, open_tree, unmount,
 };
 
+use crate::privilege::Privilege;
 use crate::sys;
 
 /// The trees that the launcher made, as root, for the sandbox to mount.
@@ -24,25 +25,33 @@ pub struct Trees {
     pub upper: OwnedFd,
     pub workspace: OwnedFd,
     pub binds: Vec<(OwnedFd, String)>,
-    /// Its `/dev`.
-    pub devices: OwnedFd,
 }
 
-/// Directories below the mount point: the new root, its upper, and one a layer, by number.
+/// The file systems that the kernel makes, attached nowhere yet. They are the same in every sandbox.
+pub(super) struct KernelMounts {
+    proc: OwnedFd,
+    sys: OwnedFd,
+    devices: OwnedFd,
+    terminals: OwnedFd,
+    shared_memory: OwnedFd,
+    cgroup: Option<Cgroup>,
+    /// To put over what is not to be seen.
+    nothing: OwnedFd,
+}
+
+/// A read-only view for programs, and the guest's own descriptor of the same directory.
+///
+/// That descriptor must not be one of the host's mount: whoever gets hold of a directory of the host
+/// (`/proc/self/fd/N`, behind a link that the guest is asked to read) walks up from it to the host's
+/// root. This one's mount is attached nowhere, so that its `..` is itself.
+struct Cgroup {
+    view: OwnedFd,
+    own: OwnedFd,
+}
+
+/// Where things are put together: the new root, its upper, and one a layer, by number.
 const ROOT: &str = "root";
 const UPPER: &str = "upper";
-/// An image has at most 127 layers, beside ours; the kernel takes 500.
-pub const LAYERS_MAX: usize = 136;
-
-/// Makes the empty directories that every launch builds on.
-pub fn make_mount_points(mount_point: &Path) -> anyhow::Result<()> {
-    let numbers = (0..LAYERS_MAX).map(|number| number.to_string());
-    for name in [ROOT.to_owned(), UPPER.to_owned()].into_iter().chain(numbers) {
-        let path = mount_point.join(name);
-        std::fs::create_dir_all(&path).with_context(|| format!("make {}", path.display()))?;
-    }
-    Ok(())
-}
 
 /// Files that tell about or act on the host.
 const HIDDEN: [&str; 7] = [
@@ -108,27 +117,26 @@ pub(super) struct Ways {
     pub(super) volatile: bool,
     /// The kernel knows one id inside.
     pub(super) one_id: bool,
-    /// The sandbox has a control group of its own to see.
-    pub(super) groups: bool,
     /// Programs may make namespaces of their own.
     pub(super) nesting: bool,
     /// Whose `/app/config` is, if there is one.
     pub(super) config_uid: Option<u32>,
 }
 
-/// Mounts everything and makes it this process's root. Runs inside. Gives the directory of the
+/// Mounts everything and makes it this process's root. Runs inside, after [`leave_host`]. Gives the directory of the
 /// sandbox's own cgroup, if it has one, for the guest to make those of commands in.
-///
-/// The working directory is the mount point: the kernel carried it over into this mount namespace,
-/// where the way to it from `/` is closed to this user.
-pub(super) fn enter(trees: &Trees, ways: Ways) -> anyhow::Result<Option<OwnedFd>> {
-    let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
-    mount_change("/", private).context("make mounts private")?;
+pub(super) fn enter(
+    trees: &Trees,
+    kernel: KernelMounts,
+    ways: Ways,
+) -> anyhow::Result<Option<OwnedFd>> {
     // The overlay takes only layers of our own mount namespace, so each is attached somewhere in
     // it first; all of that goes with the old root.
     attach_to(&trees.upper, UPPER)?;
     for (number, layer) in trees.layers.iter().enumerate() {
-        attach_to(layer, &number.to_string())?;
+        let place = number.to_string();
+        make_place(&place)?;
+        attach_to(layer, &place)?;
     }
     let root = overlay(trees, ways.volatile)?;
     let views = views(trees)?;
@@ -138,19 +146,21 @@ pub(super) fn enter(trees: &Trees, ways: Ways) -> anyhow::Result<Option<OwnedFd>
         attach_to(tree, target)?;
     }
     attach_to(&trees.workspace, "workspace")?;
-    kernel_file_systems(trees, ways.one_id)?;
+    attach_to(kernel.proc, "proc")?;
+    attach_to(kernel.sys, "sys")?;
+    attach_to(kernel.devices, "dev")?;
+    attach_to(kernel.terminals, "dev/pts")?;
+    attach_to(kernel.shared_memory, "dev/shm")?;
     if let Some(uid) = ways.config_uid {
         // Where the kernel knows one id inside, everything is that one's.
         let uid = if ways.one_id { 0 } else { uid }.to_string();
         let options = [("mode", "0700"), ("uid", &*uid), ("gid", &*uid), ("size", "2m")];
         mount_new("tmpfs", &options, guarded(), CONFIG)?;
     }
-    let cgroup = cgroups(ways.groups)?;
+    let cgroup = cgroups(kernel.cgroup)?;
     bound_namespaces(ways.nesting)?;
-    mask()?;
-    rustix::process::pivot_root(".", ".").context("pivot_root")?;
-    unmount(".", UnmountFlags::DETACH).context("detach the old root")?;
-    rustix::process::chdir("/").context("chdir to the new root")?;
+    mask(kernel.nothing)?;
+    become_root_directory()?;
     Ok(cgroup)
 }
 
@@ -181,8 +191,9 @@ fn overlay(trees: &Trees, volatile: bool) -> anyhow::Result<OwnedFd> {
 fn views(trees: &Trees) -> anyhow::Result<Vec<(OwnedFd, &str)>> {
     let mut views = Vec::new();
     for (number, (tree, target)) in trees.binds.iter().enumerate() {
-        let place = trees.layers.len() + number;
-        attach_to(tree, &place.to_string())?;
+        let place = (trees.layers.len() + number).to_string();
+        make_place(&place)?;
+        attach_to(tree, &place)?;
         let fs = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC).context("fsopen overlay")?;
         // It takes two; the other one is empty.
         fsconfig_set_string(fs.as_fd(), "lowerdir", format!("{place}:{ROOT}"))
@@ -209,39 +220,79 @@ fn kernel_says(fs: &OwnedFd, errno: rustix::io::Errno) -> anyhow::Error {
     error.context(String::from_utf8_lossy(&text[..said]).trim().to_owned())
 }
 
-fn kernel_file_systems(trees: &Trees, one_id: bool) -> anyhow::Result<()> {
-    mount_new("proc", &[], guarded(), "proc")?;
-    mount_new("sysfs", &[], guarded_read_only(), "sys")?;
-    attach_to(&trees.devices, "dev")?;
-    let terminals = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-    let options = [("mode", "0620"), ("ptmxmode", "0666"), ("gid", "5")];
-    // Where no group 5 is, terminals stay with whoever opens them.
-    let options = if one_id { &options[..2] } else { &options[..] };
-    mount_new("devpts", options, terminals, "dev/pts")?;
-    let shared_memory = [("mode", "1777"), ("size", "64m")];
-    mount_new("tmpfs", &shared_memory, guarded(), "dev/shm")
+impl KernelMounts {
+    /// From inside, as root there. The kernel lets a namespace have these only where they are in sight already,
+    /// so that it must be done before [`leave_host`].
+    pub(super) fn make(
+        devices: OwnedFd,
+        privilege: Privilege,
+        groups: bool,
+    ) -> anyhow::Result<Self> {
+        let one_id = privilege.has_one_id();
+        let terminals = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+        let options = [("mode", "0620"), ("ptmxmode", "0666"), ("gid", "5")];
+        // Where no group 5 is, terminals stay with whoever opens them.
+        let options = if one_id { &options[..2] } else { &options[..] };
+        let shared_memory = [("mode", "1777"), ("size", "64m")];
+        Ok(Self {
+            proc: new_mount("proc", &[], guarded())?,
+            sys: new_mount("sysfs", &[], guarded_read_only())?,
+            devices,
+            terminals: new_mount("devpts", options, terminals)?,
+            shared_memory: new_mount("tmpfs", &shared_memory, guarded())?,
+            cgroup: groups.then(Cgroup::make).transpose()?,
+            nothing: nothing()?,
+        })
+    }
 }
 
-/// A read-only view for programs, and the guest's own descriptor of the same directory.
+/// Leaves all mounts of the host, which would not go, there, as long as a copy of theirs is here. What is left is
+/// an empty directory to build on, which is the root and the working directory.
 ///
-/// That descriptor must not be one of the host's mount: whoever gets hold of a directory of the host
-/// (`/proc/self/fd/N`, behind a link that the guest is asked to read) walks up from it to the host's
-/// root. This one's mount is attached nowhere, so that its `..` is itself.
-///
-/// Without a group of its own, the root of what it would see is the host's, or the user's: nothing is
-/// shown.
-fn cgroups(groups: bool) -> anyhow::Result<Option<OwnedFd>> {
-    use rustix::fs::{Mode, OFlags};
-    if !groups {
-        attach_to(nothing()?, "sys/fs/cgroup")?;
-        return Ok(None);
+/// The working directory is a directory of the host that the kernel carried over into this mount namespace, where
+/// the way to it from `/` is closed to this user.
+pub(super) fn leave_host() -> anyhow::Result<()> {
+    let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    mount_change("/", private).context("make mounts private")?;
+    let place = new_mount("tmpfs", &[("mode", "0700"), ("size", "1m")], guarded())?;
+    attach_to(&place, ".")?;
+    rustix::process::fchdir(&place).context("go to the place to build on")?;
+    for name in [ROOT, UPPER] {
+        make_place(name)?;
     }
-    let mount = new_mount("cgroup2", &[], guarded())?;
-    let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let own = rustix::fs::openat(&mount, ".", flags, Mode::empty()).context("open the cgroup")?;
-    // Not a copy of the first: kernels before 6.15 copy only what is attached somewhere.
-    mount_new("cgroup2", &[], guarded_read_only(), "sys/fs/cgroup")?;
-    Ok(Some(own))
+    become_root_directory()
+}
+
+fn make_place(name: &str) -> anyhow::Result<()> {
+    rustix::fs::mkdir(name, rustix::fs::Mode::RWXU).with_context(|| format!("make {name}"))
+}
+
+fn become_root_directory() -> anyhow::Result<()> {
+    rustix::process::pivot_root(".", ".").context("pivot_root")?;
+    unmount(".", UnmountFlags::DETACH).context("detach the old root")?;
+    rustix::process::chdir("/").context("chdir to the new root")
+}
+
+impl Cgroup {
+    fn make() -> anyhow::Result<Self> {
+        use rustix::fs::{Mode, OFlags};
+        let mount = new_mount("cgroup2", &[], guarded())?;
+        let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let own = rustix::fs::openat(&mount, ".", flags, Mode::empty());
+        // Not a copy of the first: kernels before 6.15 copy only what is attached somewhere.
+        let view = new_mount("cgroup2", &[], guarded_read_only())?;
+        Ok(Self { view, own: own.context("open the cgroup")? })
+    }
+}
+
+/// Without a group of its own, the root of what a sandbox would see is the host's, or the user's: nothing is
+/// shown.
+fn cgroups(cgroup: Option<Cgroup>) -> anyhow::Result<Option<OwnedFd>> {
+    let place = "sys/fs/cgroup";
+    match cgroup {
+        Some(Cgroup { view, own }) => attach_to(view, place).map(|()| Some(own)),
+        None => attach_to(nothing()?, place).map(|()| None),
+    }
 }
 
 /// Namespaces of each kind with `nesting`.
@@ -265,7 +316,7 @@ fn bound_namespaces(nesting: bool) -> anyhow::Result<()> {
     mount_new("proc", &[], guarded(), WHOLE_PROC)
 }
 
-fn mask() -> anyhow::Result<()> {
+fn mask(empty: OwnedFd) -> anyhow::Result<()> {
     for path in HIDDEN {
         if exists(path) {
             attach_to(clone_tree(CWD, Path::new("dev/null"))?, path)?;
@@ -273,7 +324,6 @@ fn mask() -> anyhow::Result<()> {
     }
     let emptied: Vec<_> = EMPTIED.into_iter().filter(|path| exists(path)).collect();
     if let Some((last, others)) = emptied.split_last() {
-        let empty = nothing()?;
         for path in others {
             // Kernels before 6.15 copy only what is attached somewhere.
             attach_to(clone_tree(&empty, Path::new(".")).or_else(|_| nothing())?, path)?;

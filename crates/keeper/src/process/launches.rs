@@ -6,11 +6,13 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use rustix::process::Pid;
+use serde::{Deserialize, Serialize};
 
 use super::{Keeper, REQUEST_TIMEOUT, answer, answer_egress, failed, log};
 use crate::egress::Sockets;
-use crate::launcher::{self, Asker};
-use crate::plan::{LaunchPlan, Reply};
+use crate::launcher::{self, Asker, Begun, Launched};
+use crate::plan::{LaunchPlan, Outline, Reply};
+use crate::privilege::Privilege;
 use crate::run_record;
 use crate::sys::{self, Fork};
 use crate::{cgroup, devices, wire};
@@ -20,11 +22,29 @@ use crate::{cgroup, devices, wire};
 pub(super) const SPARES_FEW: usize = 4;
 pub(super) const SPARES_LOW: usize = 8;
 pub(super) const SPARES_HIGH: usize = 16;
+/// How many of them have begun with a sandbox that may be asked for next. Each takes some 0.5 MiB.
+const BEGUN_MAX: usize = 4;
 
 /// A launcher that waits for a plan on the other end of this socket.
 pub(super) struct Spare {
     pid: i32,
     orders: UnixStream,
+    /// What it was told to begin with.
+    begun: Option<Outline>,
+}
+
+/// What a spare is told.
+#[derive(Serialize, Deserialize)]
+enum Task {
+    Begin(Outline),
+    Launch(Box<LaunchPlan>),
+}
+
+/// What the next sandboxes may be like.
+pub(super) struct Guess {
+    /// The last one's.
+    outline: Outline,
+    uid_bases: Vec<u32>,
 }
 
 /// A child that was forked and is not yet reaped.
@@ -35,24 +55,77 @@ pub(super) struct Launching {
 }
 
 impl Keeper {
-    /// By a spare that waits, else by a launcher of its own.
-    pub(super) fn start_launch(&mut self, plan: &LaunchPlan, connection: &UnixStream) {
-        while let Some(spare) = self.spares.pop() {
-            if wire::send(&spare.orders, plan, &[connection.as_fd()]).is_ok() {
+    /// By a spare that waits, best one that has begun with just this; else by a launcher of its own.
+    pub(super) fn start_launch(&mut self, plan: LaunchPlan, connection: &UnixStream) {
+        self.guess(&plan);
+        let outline = plan.outline();
+        let record = Some(plan.record.clone());
+        let task = Task::Launch(Box::new(plan));
+        while let Some(place) = self.spare_for(&outline) {
+            let spare = self.spares.swap_remove(place);
+            if wire::send(&spare.orders, &task, &[connection.as_fd()]).is_ok() {
                 if let Some(launching) = self.launchers.get_mut(&spare.pid) {
-                    launching.record = Some(plan.record.clone());
+                    launching.record = record;
                 }
                 return;
             }
             // It was killed; the next one may live.
         }
+        let Task::Launch(plan) = task else { return };
         let Some(incarnation) = new_incarnation() else { return };
-        let record = Some(plan.record.clone());
         let launching = Launching { incarnation: incarnation.clone(), record };
         self.in_child(connection, launching, |keeper| {
-            let outcome = keeper.enter(&incarnation);
-            keeper.launch_and_answer(outcome, plan, &incarnation, connection)
+            let launched = keeper.enter(&incarnation).and_then(|devices| {
+                let asker = Asker(Some(connection));
+                launcher::launch(&plan, &incarnation, (&keeper.shared, asker), devices)
+            });
+            keeper.answer_launched(launched, &incarnation, connection)
         });
+    }
+
+    fn spare_for(&self, outline: &Outline) -> Option<usize> {
+        let is = |begun: Option<&Outline>| {
+            self.spares.iter().position(|spare| spare.begun.as_ref() == begun)
+        };
+        is(Some(outline)).or_else(|| is(None))
+    }
+
+    /// What has begun with a range that others will have is of no use any more.
+    fn guess(&mut self, plan: &LaunchPlan) {
+        let uid_bases = &plan.next_uid_bases;
+        let wanted = |base: u32| base == plan.uid_base || uid_bases.contains(&base);
+        self.spares.retain(|spare| spare.begun.as_ref().is_none_or(|begun| wanted(begun.uid_base)));
+        self.guess = Some(Guess { outline: plan.outline(), uid_bases: uid_bases.clone() });
+    }
+
+    /// The first of the sandboxes to come that no spare has begun with, if one more is to.
+    pub(super) fn next_to_begin(&self) -> Option<Outline> {
+        // An ordinary user's sandboxes begin with limits of the launcher's own.
+        if self.shared.privilege != Privilege::Host {
+            return None;
+        }
+        let guess = self.guess.as_ref()?;
+        let begun = || self.spares.iter().filter_map(|spare| spare.begun.as_ref());
+        let is_begun = |base: u32| begun().any(|outline| outline.uid_base == base);
+        let bases = guess.uid_bases.iter().take(BEGUN_MAX);
+        let uid_base = *bases.into_iter().find(|base| !is_begun(**base))?;
+        let room = begun().count() < BEGUN_MAX;
+        room.then(|| Outline { uid_base, ..guess.outline.clone() })
+    }
+
+    /// Has spares begin with the sandboxes to come.
+    pub(super) fn begin(&mut self) {
+        while let Some(outline) = self.next_to_begin() {
+            let Some(place) = self.spares.iter().position(|spare| spare.begun.is_none()) else {
+                return;
+            };
+            let spare = &mut self.spares[place];
+            match wire::send(&spare.orders, &Task::Begin(outline.clone()), &[]) {
+                Ok(()) => spare.begun = Some(outline),
+                // It was killed.
+                Err(_) => drop(self.spares.swap_remove(place)),
+            }
+        }
     }
 
     /// As many as are missing, all at once: their moves into their cgroups share one wait of the
@@ -70,7 +143,7 @@ impl Keeper {
                 let _ = ours.set_write_timeout(Some(REQUEST_TIMEOUT));
                 let pid = pid.as_raw_nonzero().get();
                 self.launchers.insert(pid, Launching { incarnation, record: None });
-                self.spares.push(Spare { pid, orders: ours });
+                self.spares.push(Spare { pid, orders: ours, begun: None });
                 true
             }
             Ok(Fork::Child) => {
@@ -94,15 +167,42 @@ impl Keeper {
 
     /// In a spare: enters its cgroups, then waits for as long as the keeper lives.
     fn wait_for_order(&self, orders: &UnixStream, incarnation: &str) -> bool {
-        let outcome = self.enter(incarnation);
-        let Ok((plan, fds)) = wire::receive::<LaunchPlan>(orders) else { return false };
-        let Some(connection) = fds.into_iter().next().map(UnixStream::from) else { return false };
-        self.launch_and_answer(outcome, &plan, incarnation, &connection)
+        let mut devices = Some(self.enter(incarnation));
+        let mut begun = None;
+        loop {
+            let Ok((task, fds)) = wire::receive::<Task>(orders) else { return false };
+            let mut begin = |outline: &Outline| {
+                let devices = devices.take().unwrap_or_else(|| self.devices())?;
+                launcher::begin(outline, incarnation, &self.shared, devices)
+            };
+            let plan = match task {
+                Task::Begin(outline) => {
+                    begun = begin(&outline).inspect_err(|error| log(&format!("{error:#}"))).ok();
+                    continue;
+                }
+                Task::Launch(plan) => plan,
+            };
+            let Some(connection) = fds.into_iter().next().map(UnixStream::from) else {
+                return false;
+            };
+            let asker = Asker(Some(&connection));
+            let outline = plan.outline();
+            // What did not begin, or was killed since, begins now.
+            let begun = begun.filter(|begun: &Begun| begun.is_for(&outline));
+            let launched = begun.map_or_else(|| begin(&outline), Ok).and_then(|begun| {
+                launcher::finish(begun, &plan, incarnation, (&self.shared, asker))
+            });
+            return self.answer_launched(launched, incarnation, &connection);
+        }
     }
 
     /// What can be done before there is a plan; gives the sandbox's `/dev`.
     fn enter(&self, incarnation: &str) -> anyhow::Result<OwnedFd> {
         cgroup::enter(&self.shared.hierarchy.leaf(incarnation))?;
+        self.devices()
+    }
+
+    fn devices(&self) -> anyhow::Result<OwnedFd> {
         devices::make(self.shared.privilege, &self.shared.devices_at).context("make /dev")
     }
 
@@ -126,18 +226,13 @@ impl Keeper {
         }
     }
 
-    /// In a launcher: carries out the plan, registers, answers. Whether it worked.
-    fn launch_and_answer(
+    /// In a launcher: registers and answers. Whether it worked.
+    fn answer_launched(
         &self,
-        entered: anyhow::Result<OwnedFd>,
-        plan: &LaunchPlan,
+        launched: anyhow::Result<Launched>,
         incarnation: &str,
         connection: &UnixStream,
     ) -> bool {
-        let launched = entered.and_then(|devices| {
-            let asker = Asker(Some(connection));
-            launcher::launch(plan, incarnation, (&self.shared, asker), devices)
-        });
         let launched = match launched {
             Ok(launched) => launched,
             Err(error) => {

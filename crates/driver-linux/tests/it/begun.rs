@@ -1,0 +1,171 @@
+//! Launchers begin with the sandbox that comes next before it is asked for: it takes what was begun for just this, and
+//! whatever happens to that meanwhile, it is made.
+
+#![expect(clippy::unwrap_used, reason = "support of tests: a panic is how it tells")]
+
+mod needs_root {
+    use std::collections::BTreeMap;
+    use std::fs;
+    use std::path::Path;
+    use std::time::Duration;
+
+    use driver::{Driver, Launch};
+    use driver_linux::LinuxDriver;
+    use model::{EndReason, Policy, SandboxId, SandboxSpec};
+
+    use crate::host::{Host, create, kill, run, run_record, spec};
+
+    /// As many as a keeper begins with.
+    const BEGUN: usize = 4;
+
+    struct Stage {
+        host: Host,
+        driver: LinuxDriver,
+        first: SandboxId,
+    }
+
+    impl Stage {
+        /// With one sandbox, from which the keeper knows what the next will be like.
+        async fn new() -> Self {
+            let host = Host::new();
+            let driver = host.driver().await;
+            let first = create(&driver).await.id;
+            Self { host, driver, first }
+        }
+
+        /// The PID 1s that wait, each with its launcher.
+        fn waiting(&self) -> BTreeMap<i64, i64> {
+            let guest = self.pid(self.first);
+            let mut waiting = BTreeMap::new();
+            for processes in self.groups() {
+                let inside = processes.iter().find(|pid| is_inside(**pid) && **pid != guest);
+                let launcher = processes.iter().find(|pid| !is_inside(**pid));
+                if let (Some(init), Some(launcher)) = (inside, launcher) {
+                    waiting.insert(*init, *launcher);
+                }
+            }
+            waiting
+        }
+
+        /// The processes of each control group of this instance.
+        fn groups(&self) -> Vec<Vec<i64>> {
+            let instance = fs::read_to_string(self.host.path().join("data/instance")).unwrap();
+            let table = fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
+            let unified = table.lines().find(|line| line.contains(" - cgroup2 ")).unwrap();
+            let mount = Path::new(unified.split(' ').nth(4).unwrap());
+            let leaves = fs::read_dir(mount.join("bastide").join(instance.trim())).unwrap();
+            let members = leaves.flatten().map(|leaf| {
+                let pids = fs::read_to_string(leaf.path().join("cgroup.procs"));
+                pids.unwrap_or_default().lines().map(|pid| pid.parse().unwrap()).collect()
+            });
+            members.collect()
+        }
+
+        async fn until_waiting(&self, count: usize) -> BTreeMap<i64, i64> {
+            for _ in 0..200 {
+                let waiting = self.waiting();
+                if waiting.len() == count {
+                    return waiting;
+                }
+                tokio::time::sleep(Duration::from_millis(25)).await;
+            }
+            panic!("{:?} wait instead of {count}", self.waiting());
+        }
+
+        fn pid(&self, id: SandboxId) -> i64 {
+            run_record(&self.host.path().join("data"), id)["pid"].as_i64().unwrap()
+        }
+
+        async fn make(&self, spec: SandboxSpec) -> SandboxId {
+            let id = spec.id;
+            self.driver.create(Launch { spec, policy: Policy::none() }).await.unwrap();
+            assert_eq!(run(&self.driver, id, "echo fine").await, (0, "fine\n".to_owned()));
+            id
+        }
+
+        async fn end(self, more: &[SandboxId]) {
+            for id in more.iter().chain([&self.first]) {
+                self.driver.remove(*id, EndReason::UserRequest).await.unwrap();
+            }
+            self.driver.close().await;
+        }
+    }
+
+    /// Whether it is PID 1 of a namespace below ours.
+    fn is_inside(pid: i64) -> bool {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        status.lines().any(|line| line.starts_with("NSpid:") && line.ends_with("\t1"))
+    }
+
+    #[tokio::test]
+    async fn the_next_sandboxes_are_begun_and_each_takes_its_own() {
+        let stage = Stage::new().await;
+        let mut made = Vec::new();
+        for _ in 0..3 {
+            let waiting = stage.until_waiting(BEGUN).await;
+            let id = stage.make(spec("host")).await;
+            assert!(waiting.contains_key(&stage.pid(id)), "{waiting:?}");
+            made.push(id);
+        }
+        stage.end(&made).await;
+    }
+
+    /// A copy of a mount of the host would keep it there after the host has unmounted it.
+    #[tokio::test]
+    async fn what_waits_has_no_mount_of_the_host() {
+        let stage = Stage::new().await;
+        for init in stage.until_waiting(BEGUN).await.into_keys() {
+            let mounts = fs::read_to_string(format!("/proc/{init}/mountinfo")).unwrap();
+            assert_eq!(mounts.lines().count(), 1, "{mounts}");
+            let root = fs::read_dir(Path::new("/proc").join(init.to_string()).join("root"));
+            let mut names: Vec<_> = root.unwrap().map(|entry| entry.unwrap().file_name()).collect();
+            names.sort();
+            assert_eq!(names, ["root", "upper"]);
+        }
+        stage.end(&[]).await;
+    }
+
+    #[tokio::test]
+    async fn what_was_killed_while_it_waited_is_begun_again() {
+        let stage = Stage::new().await;
+        let waiting = stage.until_waiting(BEGUN).await;
+        for init in waiting.keys() {
+            assert!(kill(*init));
+        }
+        let id = stage.make(spec("host")).await;
+        assert!(!waiting.contains_key(&stage.pid(id)));
+        stage.end(&[id]).await;
+    }
+
+    #[tokio::test]
+    async fn what_waits_dies_with_its_launcher() {
+        let stage = Stage::new().await;
+        let waiting = stage.until_waiting(BEGUN).await;
+        for launcher in waiting.values() {
+            assert!(kill(*launcher));
+        }
+        for _ in 0..200 {
+            if !waiting.keys().any(|init| is_inside(*init)) {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(25)).await;
+        }
+        assert!(!waiting.keys().any(|init| is_inside(*init)));
+        let id = stage.make(spec("host")).await;
+        stage.end(&[id]).await;
+    }
+
+    /// Its own begins when it is asked for; the others stay for those that are like the one before.
+    #[tokio::test]
+    async fn a_sandbox_of_another_kind_takes_nothing_that_was_begun() {
+        let stage = Stage::new().await;
+        let waiting = stage.until_waiting(BEGUN).await;
+        let mut other = spec("host");
+        other.limits.memory_mib *= 2;
+        let other = stage.make(other).await;
+        assert!(!waiting.contains_key(&stage.pid(other)));
+        let next = stage.make(spec("host")).await;
+        assert!(waiting.contains_key(&stage.pid(next)));
+        stage.end(&[other, next]).await;
+    }
+}

@@ -1,0 +1,221 @@
+//! The first part of a launch, which can be done before there is a plan: PID 1 in namespaces of its own, with its
+//! limits, its network and the kernel's file systems.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::thread::set_thread_res_uid;
+
+use super::{Shared, high, init, rlimits};
+use crate::egress;
+use crate::plan::Outline;
+use crate::privilege::Privilege;
+use crate::sys::{self, Fork};
+
+/// A launch that takes longer has failed; the whole of it is 3 ms.
+const INIT_SECONDS_MAX: i64 = 20;
+
+/// PID 1 of a sandbox that has no plan yet. It ends with this value, or with this process.
+pub(crate) struct Begun {
+    outline: Outline,
+    init: Init,
+    process: OwnedFd,
+    pub(super) user_ns: File,
+    /// Where the guest will listen; made before this process entered the sandbox's network, which shows the names
+    /// of its sockets inside.
+    pub(super) listener: OwnedFd,
+    egress: Option<egress::Sockets>,
+    pub(super) orders: UnixStream,
+    said: File,
+    /// Ours of what init has too. They are one table's until it says that it has its own.
+    shared_with_init: Option<SharedWithInit>,
+}
+
+/// Ended and waited for with this value. A PID 1 takes its namespace along.
+struct Init {
+    pid: Pid,
+    /// Whether it is the guest by now, and somebody else's to end.
+    released: bool,
+}
+
+impl Drop for Init {
+    fn drop(&mut self) {
+        if !self.released {
+            let _ = rustix::process::kill_process(self.pid, rustix::process::Signal::KILL);
+            let _ = rustix::process::waitpid(Some(self.pid), rustix::process::WaitOptions::empty());
+        }
+    }
+}
+
+type SharedWithInit = (init::Ends, OwnedFd);
+
+/// From a process that [`crate::cgroup::enter`]ed the cgroups of `incarnation`. On failure no process is left.
+///
+/// It enters the sandbox's network for good.
+pub(crate) fn begin(
+    outline: &Outline,
+    incarnation: &str,
+    shared: &Shared,
+    devices: OwnedFd,
+) -> anyhow::Result<Begun> {
+    let (orders, inits_orders) = UnixStream::pair().context("socket pair")?;
+    let inits_orders = OwnedFd::from(inits_orders);
+    orders.set_write_timeout(Some(Duration::from_secs(INIT_SECONDS_MAX.cast_unsigned())))?;
+    let (said, inits_said) = pipe_with(PipeFlags::CLOEXEC)?;
+    let inits_said = high(inits_said)?;
+    let listener =
+        socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    let listener = high(listener)?;
+    let launcher = pidfd_open(rustix::process::getpid(), PidfdFlags::empty())?;
+    rustix::process::chdir(&outline.mount_point).context("go to the mount point")?;
+    if shared.privilege != Privilege::Host {
+        rlimits::before_clone(&outline.limits, &shared.hierarchy, outline.uid_base)?;
+    }
+    let ends = init::Ends { orders: inits_orders, said: inits_said, launcher };
+    let pid = match clone_as(outline.uid_base, shared.privilege)? {
+        Fork::Child => init::run(shared, ends, devices),
+        Fork::Parent(pid) => pid,
+    };
+    let init = Init { pid, released: false };
+    let mut begun = Begun {
+        outline: outline.clone(),
+        process: pidfd_open(pid, PidfdFlags::empty()).context("open the process")?,
+        init,
+        user_ns: File::open(format!("/proc/{}/ns/user", pid.as_raw_nonzero()))
+            .context("open the user namespace")?,
+        listener,
+        egress: None,
+        orders,
+        said: File::from(said),
+        shared_with_init: Some((ends, devices)),
+    };
+    begun.map_ids(shared.privilege)?;
+    shared.hierarchy.limit(incarnation, &outline.limits)?;
+    begun.hear(init::HAS_NAMESPACES)?;
+    if outline.egress {
+        begun.egress = Some(open_egress(pid, shared.privilege.steering())?);
+    }
+    Ok(begun)
+}
+
+impl Begun {
+    pub(super) fn pid(&self) -> Pid {
+        self.init.pid
+    }
+
+    /// Whether it can still become the guest of `outline`.
+    pub(crate) fn is_for(&self, outline: &Outline) -> bool {
+        let mut fds = [PollFd::new(&self.process, PollFlags::IN)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        self.outline == *outline && poll(&mut fds, Some(&now)).is_ok_and(|ended| ended == 0)
+    }
+
+    fn map_ids(&mut self, privilege: Privilege) -> anyhow::Result<()> {
+        let id = self.pid().as_raw_nonzero();
+        for file in ["uid_map", "gid_map"] {
+            let own = match privilege {
+                Privilege::Host => String::new(),
+                Privilege::Namespace { .. } => {
+                    std::fs::read_to_string(format!("/proc/self/{file}"))?
+                }
+            };
+            let map = privilege.map_of_sandbox(self.outline.uid_base, &own);
+            std::fs::write(format!("/proc/{id}/{file}"), map)
+                .with_context(|| format!("write {file}"))?;
+        }
+        self.tell(init::IDS_ARE_MAPPED)
+    }
+
+    pub(super) fn tell(&mut self, word: &[u8]) -> anyhow::Result<()> {
+        self.orders.write_all(word).context("speak to init")
+    }
+
+    /// Waits for one word, or for why it does not come.
+    pub(super) fn hear(&mut self, word: &[u8; 1]) -> anyhow::Result<()> {
+        let mut first = [0u8; 1];
+        self.wait()?;
+        self.said.read_exact(&mut first).context("init died before it began")?;
+        if first == *word {
+            return Ok(());
+        }
+        self.hear_end(first.to_vec())
+    }
+
+    /// Init has a descriptor table of its own: closing ours leaves its copies as the last.
+    pub(super) fn part(&mut self) {
+        self.shared_with_init = None;
+    }
+
+    /// Waits until init says nothing more, because it became the guest. What it says instead is why not.
+    pub(super) fn hear_end(&mut self, mut words: Vec<u8>) -> anyhow::Result<()> {
+        self.part();
+        self.wait()?;
+        self.said.read_to_end(&mut words).context("hear from init")?;
+        if !words.is_empty() {
+            bail!("{}", String::from_utf8_lossy(&words));
+        }
+        Ok(())
+    }
+
+    /// Waits until init says something, closes its end, or dies.
+    fn wait(&self) -> anyhow::Result<()> {
+        let mut fds =
+            [PollFd::new(&self.said, PollFlags::IN), PollFd::new(&self.process, PollFlags::IN)];
+        let limit = Timespec { tv_sec: INIT_SECONDS_MAX, tv_nsec: 0 };
+        if poll(&mut fds, Some(&limit)).context("wait for init")? == 0 {
+            bail!("init did not finish in {INIT_SECONDS_MAX} s");
+        }
+        if fds[0].revents().is_empty() {
+            bail!("init was killed");
+        }
+        Ok(())
+    }
+
+    /// It is the guest now, and outlives this process.
+    pub(super) fn release(mut self) -> (Pid, Option<egress::Sockets>) {
+        self.init.released = true;
+        (self.init.pid, self.egress.take())
+    }
+}
+
+/// Clones PID 1 with the range's base uid as its creator, so that the kernel's budgets (inotify,
+/// pipes, keys, namespaces) are its own and no neighbour's.
+fn clone_as(uid: u32, privilege: Privilege) -> anyhow::Result<Fork> {
+    let base = rustix::process::Uid::from_raw(uid);
+    set_thread_res_uid(None, base, None).context("become the base uid")?;
+    if privilege != Privilege::Host {
+        stay_visible()?;
+    }
+    let flags = libc::CLONE_NEWUSER | libc::CLONE_NEWPID | libc::CLONE_FILES;
+    let side = sys::clone(flags);
+    if !matches!(side, Ok(Fork::Child)) {
+        let root = rustix::process::Uid::ROOT;
+        set_thread_res_uid(None, root, None).context("become root again")?;
+    }
+    side.context("clone")
+}
+
+/// A change of user makes the kernel hide a process's `/proc` from all but the root of where its
+/// program began, which for an ordinary user is somebody else.
+pub(super) fn stay_visible() -> anyhow::Result<()> {
+    use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+    set_dumpable_behavior(DumpableBehavior::Dumpable).context("stay visible to the launcher")
+}
+
+/// Opens the egress sockets in the network of `pid`, which this process enters for good.
+pub fn open_egress(pid: Pid, steering: egress::Steering) -> anyhow::Result<egress::Sockets> {
+    let network = File::open(format!("/proc/{}/ns/net", pid.as_raw_nonzero()))
+        .context("open the network namespace")?;
+    let kind = Some(rustix::thread::LinkNameSpaceType::Network);
+    rustix::thread::move_into_link_name_space(network.as_fd(), kind)
+        .context("enter the network namespace")?;
+    egress::open_in_current_netns(steering).context("open egress sockets")
+}
