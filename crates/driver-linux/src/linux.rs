@@ -7,6 +7,7 @@
 //!  sandboxes/ID/end.json    its compute ended, why   neither     half-made: removed at start
 //!  deleting/ID              being removed            tombstones/ID.json   was removed just now
 //!  pool/u-ID, pool/w-ID     its disks                cgroup ID.INCARNATION   its processes
+//!  run/blank/N              what the next sandboxes/ID is made from
 //! ```
 //!
 //! Calls about one sandbox come one at a time (the engine's task per sandbox sees to it); the map of
@@ -41,6 +42,7 @@ use keeper::client::KeeperClient;
 
 mod access;
 mod adopt;
+mod blanks;
 mod builds;
 mod collect;
 mod compute;
@@ -62,6 +64,7 @@ mod stored;
 mod view;
 mod warm;
 
+use blanks::Blanks;
 use collect::Suspects;
 use compute::Running;
 pub use config::{ImageSettings, LinuxConfig};
@@ -97,6 +100,7 @@ struct Inner {
     guest_programs: guest_binary::Programs,
     sealer: Sealer,
     slots: Mutex<Slots>,
+    blanks: Blanks,
     policies: BTreeMap<PolicyName, Policy>,
     egress: Egress,
     images: ImageSettings,
@@ -152,17 +156,13 @@ impl LinuxDriver {
         driver.adopt().await?;
         driver.watch_host();
         driver.keep_warm();
+        driver.keep_blanks();
         Ok(driver)
     }
 
     /// The templates of this data directory.
     pub fn template_store(&self) -> TemplateStore {
         self.inner.templates.clone()
-    }
-
-    /// Ranges of uids that are given out: one for each guest, whoever it is for.
-    pub fn uid_ranges_in_use(&self) -> usize {
-        self.inner.slots().in_use()
     }
 }
 
@@ -197,6 +197,7 @@ impl Inner {
             pulls: Mutex::new(Pulls::default()),
             egress: Egress::new(egress, tasks.clone(), cancel.clone()),
             boot_id: crate::run_record::boot_id()?,
+            blanks: Blanks::open(layout.blanks()),
             layout,
             keeper,
             hierarchy,

@@ -122,16 +122,9 @@ fn attend(
 ) -> anyhow::Result<Launched> {
     let mut trace = Trace::new(shared.trace);
     asker.must_wait()?;
-    listen(&begun.listener, &plan.guest.socket)?;
     let open = |path: &PathBuf| high(File::open(path).context("open the guest's programs")?);
     let agents = plan.guest.agents.as_ref().map(open).transpose()?;
     let programs = Programs { guest: open(&plan.guest.binary)?, agents };
-    let mut leaf = shared.hierarchy.leaf(incarnation);
-    if let Some(io) = &plan.io {
-        leaf.legacy.extend(shared.hierarchy.limit_io(incarnation, begun.pid(), io)?);
-    }
-    cgroup::delegate_to(&leaf, plan.uid_base)?;
-    trace.step("socket and programs");
     if plan.disks_follow {
         asker.must_have_made_disks()?;
         trace.step("disks");
@@ -140,10 +133,17 @@ fn attend(
     let order = Order::new(plan, &begun.listener, &programs, &trees);
     wire::send(&begun.orders, &order, &[]).context("send init its plan")?;
     trace.step("trees and plan");
+    // Beside the mounts.
+    listen(&begun.listener, &plan.guest.socket)?;
+    let mut leaf = shared.hierarchy.leaf(incarnation);
+    if let Some(io) = &plan.io {
+        leaf.legacy.extend(shared.hierarchy.limit_io(incarnation, begun.pid(), io)?);
+    }
+    cgroup::delegate_to(&leaf, plan.uid_base)?;
     record(&begun, plan, incarnation, (shared, leaf))?;
     asker.must_wait()?;
     begun.tell(init::GO)?;
-    trace.step("run record");
+    trace.step("socket and run record");
     begun.hear(init::HAS_TABLE)?;
     begun.part();
     drop(trees);

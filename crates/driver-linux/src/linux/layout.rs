@@ -159,6 +159,10 @@ impl Layout {
         self.root.join("deleting")
     }
 
+    pub(crate) fn blanks(&self) -> PathBuf {
+        self.root.join("run/blank")
+    }
+
     pub(crate) fn tombstones(&self) -> PathBuf {
         self.root.join("tombstones")
     }

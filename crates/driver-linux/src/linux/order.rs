@@ -63,6 +63,9 @@ impl Inner {
         place: &Place,
     ) -> Result<(RunRecord, Option<Sockets>)> {
         let bare = bare(&order.stored.spec);
+        if place.fresh {
+            self.blanks.take(&place.dir);
+        }
         std::fs::create_dir_all(&place.dir).context("make the sandbox's directory")?;
         let disk_gb = order.stored.spec.limits.disk_gb;
         let user = self.privilege.on_disk(order.built.uid);

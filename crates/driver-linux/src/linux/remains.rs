@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use model::{EndReason, SandboxId};
 
 use super::adopt::read_json;
+use super::blanks::use_tomb;
 use super::layout;
 use super::stored::{End, Tomb};
 use super::{Entry, Inner};
@@ -203,7 +204,9 @@ impl Inner {
         let tomb = Tomb { stored, destroyed_at, reason, last: last.map(Into::into) };
         // It outlives the server; that it may not outlive the machine costs nobody anything. And a
         // deletion is what makes room on a full disk, so it does not fail for want of room.
-        if let Err(error) = layout::write_whole(&self.layout.tombstone(&id.bare()), &tomb) {
+        let tombstone = self.layout.tombstone(&id.bare());
+        use_tomb(&self.layout.sandbox(&id.bare()), &tombstone.with_extension("tmp"));
+        if let Err(error) = layout::write_whole(&tombstone, &tomb) {
             let error = format!("{error:#}");
             tracing::warn!(sandbox.id = %id, error, "no tombstone for a removed sandbox");
         }

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use model::{Error, Result};
 
+use super::LinuxDriver;
 use crate::privilege::Privilege;
 
 const RANGE: u32 = 65_536;
@@ -152,6 +153,13 @@ impl Slots {
         let slot =
             usize::try_from(uid_base.checked_sub(self.base)?.checked_div(self.stride)?).ok()?;
         (slot < self.used.len()).then_some(slot)
+    }
+}
+
+impl LinuxDriver {
+    /// Ranges of uids that are given out: one for each guest, whoever it is for.
+    pub fn uid_ranges_in_use(&self) -> usize {
+        self.inner.slots().in_use()
     }
 }
 

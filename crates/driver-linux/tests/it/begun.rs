@@ -4,7 +4,8 @@
 #![expect(clippy::unwrap_used, reason = "support of tests: a panic is how it tells")]
 
 mod needs_root {
-    use std::collections::BTreeMap;
+    use std::collections::{BTreeMap, BTreeSet};
+    use std::ffi::OsString;
     use std::fs;
     use std::path::Path;
     use std::time::Duration;
@@ -116,11 +117,16 @@ mod needs_root {
         let stage = Stage::new().await;
         for init in stage.until_waiting(BEGUN).await.into_keys() {
             let mounts = fs::read_to_string(format!("/proc/{init}/mountinfo")).unwrap();
-            assert_eq!(mounts.lines().count(), 1, "{mounts}");
-            let root = fs::read_dir(Path::new("/proc").join(init.to_string()).join("root"));
-            let mut names: Vec<_> = root.unwrap().map(|entry| entry.unwrap().file_name()).collect();
-            names.sort();
-            assert_eq!(names, ["root", "upper"]);
+            for mount in mounts.lines() {
+                let kind = mount.split(" - ").nth(1).and_then(|rest| rest.split(' ').next());
+                let of_kernel = ["proc", "sysfs", "tmpfs", "devpts", "cgroup2"];
+                assert!(of_kernel.contains(&kind.unwrap()), "{mount}");
+            }
+            let root = format!("/proc/{init}/root");
+            let names = fs::read_dir(root).unwrap().map(|entry| entry.unwrap().file_name());
+            let names: BTreeSet<_> = names.collect();
+            let made = ["dev", "proc", "root", "sys", "upper", "whole"];
+            assert_eq!(names, made.map(OsString::from).into());
         }
         stage.end(&[]).await;
     }

@@ -67,7 +67,7 @@ pub(crate) fn begin(
     devices: OwnedFd,
 ) -> anyhow::Result<Begun> {
     let (orders, inits_orders) = UnixStream::pair().context("socket pair")?;
-    let inits_orders = OwnedFd::from(inits_orders);
+    let inits_orders = high(inits_orders)?;
     orders.set_write_timeout(Some(Duration::from_secs(INIT_SECONDS_MAX.cast_unsigned())))?;
     let (said, inits_said) = pipe_with(PipeFlags::CLOEXEC)?;
     let inits_said = high(inits_said)?;

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Shared;
 use super::rlimits;
-use super::root::{self, KernelMounts, Trees};
+use super::root::{self, Trees};
 use crate::plan::LaunchPlan;
 use crate::privilege::Privilege;
 use crate::{sys, wire};
@@ -122,7 +122,7 @@ fn become_guest(
     devices: OwnedFd,
 ) -> anyhow::Error {
     let begun = begin(shared, (orders, &mut *said), launcher, devices);
-    let isolated = begun.and_then(|kernel| isolate(shared, (orders, said), kernel));
+    let isolated = begun.and_then(|cgroup| isolate(shared, (orders, said), cgroup));
     match isolated {
         Ok((plan, programs, placed)) => {
             let failed = exec(&plan, &programs, &placed);
@@ -132,13 +132,13 @@ fn become_guest(
     }
 }
 
-/// What needs no plan.
+/// What needs no plan. Gives the sandbox's own cgroup.
 fn begin(
     shared: &Shared,
     (orders, said): (&UnixStream, &mut File),
     launcher: &OwnedFd,
     devices: OwnedFd,
-) -> anyhow::Result<KernelMounts> {
+) -> anyhow::Result<Option<OwnedFd>> {
     tie_to(launcher)?;
     let first =
         UnshareFlags::NEWNET | UnshareFlags::NEWNS | UnshareFlags::NEWIPC | UnshareFlags::NEWUTS;
@@ -154,13 +154,12 @@ fn begin(
     tie_to(launcher)?;
     sys::unshare(UnshareFlags::NEWCGROUP).context("unshare cgroup namespace")?;
     loopback_up().context("bring up loopback")?;
-    let kernel = KernelMounts::make(devices, shared.privilege, shared.hierarchy.has_groups())?;
-    root::leave_host()?;
+    let cgroup = root::prepare(devices, shared.privilege, shared.hierarchy.has_groups())?;
     bound_files()?;
     bound_capabilities()?;
     sys::unblock_signals();
     let _ = rustix::process::setsid();
-    Ok(kernel)
+    Ok(cgroup)
 }
 
 /// A launcher that is killed must not leave an init that waits for it for ever.
@@ -177,7 +176,7 @@ fn tie_to(launcher: &OwnedFd) -> anyhow::Result<()> {
 fn isolate(
     shared: &Shared,
     (orders, said): (&UnixStream, &mut File),
-    kernel: KernelMounts,
+    cgroup: Option<OwnedFd>,
 ) -> anyhow::Result<(LaunchPlan, Programs, Placed)> {
     let (order, _) = wire::receive::<Order<'static>>(orders).context("wait for a plan")?;
     sys::unshare(UnshareFlags::FILES).context("unshare descriptors")?;
@@ -190,7 +189,7 @@ fn isolate(
         nesting: plan.guest.nesting,
         config_uid: plan.root.config_uid,
     };
-    let cgroup = root::enter(&trees, kernel, ways)?;
+    root::enter(&trees, ways)?;
     // Their numbers are wanted for the guest's own; closed later they would take those along.
     drop(trees);
     if plan.guest.no_new_privs {
@@ -199,12 +198,12 @@ fn isolate(
     if shared.privilege != Privilege::Host {
         rlimits::inside(&plan.limits, &shared.hierarchy)?;
     }
-    wait_for(GO, orders)?;
-    // Nobody is waited for any more, and the guest must outlive the launcher.
-    rustix::process::set_parent_process_death_signal(None).context("untie from the launcher")?;
     sys::seccomp(shared.filters.of(plan.guest.nesting)).context("seccomp")?;
     keep_capabilities()?;
     let placed = place_descriptors(&listener, cgroup, programs.agents.as_ref())?;
+    wait_for(GO, orders)?;
+    // Nobody is waited for any more, and the guest must outlive the launcher.
+    rustix::process::set_parent_process_death_signal(None).context("untie from the launcher")?;
     Ok((plan, programs, placed))
 }
 

@@ -27,31 +27,13 @@ pub struct Trees {
     pub binds: Vec<(OwnedFd, String)>,
 }
 
-/// The file systems that the kernel makes, attached nowhere yet. They are the same in every sandbox.
-pub(super) struct KernelMounts {
-    proc: OwnedFd,
-    sys: OwnedFd,
-    devices: OwnedFd,
-    terminals: OwnedFd,
-    shared_memory: OwnedFd,
-    cgroup: Option<Cgroup>,
-    /// To put over what is not to be seen.
-    nothing: OwnedFd,
-}
-
-/// A read-only view for programs, and the guest's own descriptor of the same directory.
-///
-/// That descriptor must not be one of the host's mount: whoever gets hold of a directory of the host
-/// (`/proc/self/fd/N`, behind a link that the guest is asked to read) walks up from it to the host's
-/// root. This one's mount is attached nowhere, so that its `..` is itself.
-struct Cgroup {
-    view: OwnedFd,
-    own: OwnedFd,
-}
-
 /// Where things are put together: the new root, its upper, and one a layer, by number.
 const ROOT: &str = "root";
 const UPPER: &str = "upper";
+/// What the kernel makes, put together beside them before there is a root.
+const KERNELS: [&str; 3] = ["proc", "sys", "dev"];
+/// A second /proc with nothing over it.
+const WHOLE: &str = "whole";
 
 /// Files that tell about or act on the host.
 const HIDDEN: [&str; 7] = [
@@ -123,13 +105,66 @@ pub(super) struct Ways {
     pub(super) config_uid: Option<u32>,
 }
 
-/// Mounts everything and makes it this process's root. Runs inside, after [`leave_host`]. Gives the directory of the
-/// sandbox's own cgroup, if it has one, for the guest to make those of commands in.
-pub(super) fn enter(
-    trees: &Trees,
-    kernel: KernelMounts,
-    ways: Ways,
+/// What is the same in every sandbox: leaves all mounts of the host, and puts together what the kernel makes. Runs
+/// inside, as root there. Gives the directory of the sandbox's own cgroup, if it has one, for the guest to make those
+/// of commands in.
+///
+/// The kernel gives a namespace a /proc and a /sys only where there is one in sight already.
+pub(super) fn prepare(
+    devices: OwnedFd,
+    privilege: Privilege,
+    groups: bool,
 ) -> anyhow::Result<Option<OwnedFd>> {
+    let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    mount_change("/", private).context("make mounts private")?;
+    let whole = new_mount("proc", &[], guarded())?;
+    let proc = new_mount("proc", &[], guarded())?;
+    let sys = new_mount("sysfs", &[], guarded_read_only())?;
+    leave_host()?;
+    attach_to(whole, WHOLE)?;
+    for (mount, place) in [proc, sys, devices].into_iter().zip(KERNELS) {
+        attach_to(mount, place)?;
+    }
+    let terminals = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    let options = [("mode", "0620"), ("ptmxmode", "0666"), ("gid", "5")];
+    // Where no group 5 is, terminals stay with whoever opens them.
+    let options = if privilege.has_one_id() { &options[..2] } else { &options[..] };
+    mount_new("devpts", options, terminals, "dev/pts")?;
+    let shared_memory = [("mode", "1777"), ("size", "64m")];
+    mount_new("tmpfs", &shared_memory, guarded(), "dev/shm")?;
+    let cgroup = cgroups(groups)?;
+    bound_namespaces(&["user"], "0")?;
+    mask()?;
+    Ok(cgroup)
+}
+
+/// Leaves all mounts of the host, which would not go, there, as long as a copy of theirs is here. What is left is
+/// a directory to build on, which is the root and the working directory.
+///
+/// The working directory is a directory of the host that the kernel carried over into this mount namespace, where
+/// the way to it from `/` is closed to this user.
+fn leave_host() -> anyhow::Result<()> {
+    let place = new_mount("tmpfs", &[("mode", "0700"), ("size", "1m")], guarded())?;
+    attach_to(&place, ".")?;
+    rustix::process::fchdir(&place).context("go to the place to build on")?;
+    for name in [ROOT, UPPER, WHOLE].into_iter().chain(KERNELS) {
+        make_place(name)?;
+    }
+    become_root_directory()
+}
+
+fn make_place(name: &str) -> anyhow::Result<()> {
+    rustix::fs::mkdir(name, rustix::fs::Mode::RWXU).with_context(|| format!("make {name}"))
+}
+
+fn become_root_directory() -> anyhow::Result<()> {
+    rustix::process::pivot_root(".", ".").context("pivot_root")?;
+    unmount(".", UnmountFlags::DETACH).context("detach the old root")?;
+    rustix::process::chdir("/").context("chdir to the new root")
+}
+
+/// Mounts the rest and makes it this process's root. Runs inside, after [`prepare`].
+pub(super) fn enter(trees: &Trees, ways: Ways) -> anyhow::Result<()> {
     // The overlay takes only layers of our own mount namespace, so each is attached somewhere in
     // it first; all of that goes with the old root.
     attach_to(&trees.upper, UPPER)?;
@@ -146,22 +181,22 @@ pub(super) fn enter(
         attach_to(tree, target)?;
     }
     attach_to(&trees.workspace, "workspace")?;
-    attach_to(kernel.proc, "proc")?;
-    attach_to(kernel.sys, "sys")?;
-    attach_to(kernel.devices, "dev")?;
-    attach_to(kernel.terminals, "dev/pts")?;
-    attach_to(kernel.shared_memory, "dev/shm")?;
+    if ways.nesting {
+        bound_namespaces(&KINDS, NESTED_MAX)?;
+    }
+    for kernel in KERNELS {
+        move_to(kernel, kernel)?;
+    }
+    if ways.nesting {
+        move_to(WHOLE, WHOLE_PROC)?;
+    }
     if let Some(uid) = ways.config_uid {
         // Where the kernel knows one id inside, everything is that one's.
         let uid = if ways.one_id { 0 } else { uid }.to_string();
         let options = [("mode", "0700"), ("uid", &*uid), ("gid", &*uid), ("size", "2m")];
         mount_new("tmpfs", &options, guarded(), CONFIG)?;
     }
-    let cgroup = cgroups(kernel.cgroup)?;
-    bound_namespaces(ways.nesting)?;
-    mask(kernel.nothing)?;
-    become_root_directory()?;
-    Ok(cgroup)
+    become_root_directory()
 }
 
 /// An upper must never be in two overlays at once. It is not: the kernel takes down a dead
@@ -220,79 +255,26 @@ fn kernel_says(fs: &OwnedFd, errno: rustix::io::Errno) -> anyhow::Error {
     error.context(String::from_utf8_lossy(&text[..said]).trim().to_owned())
 }
 
-impl KernelMounts {
-    /// From inside, as root there. The kernel lets a namespace have these only where they are in sight already,
-    /// so that it must be done before [`leave_host`].
-    pub(super) fn make(
-        devices: OwnedFd,
-        privilege: Privilege,
-        groups: bool,
-    ) -> anyhow::Result<Self> {
-        let one_id = privilege.has_one_id();
-        let terminals = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-        let options = [("mode", "0620"), ("ptmxmode", "0666"), ("gid", "5")];
-        // Where no group 5 is, terminals stay with whoever opens them.
-        let options = if one_id { &options[..2] } else { &options[..] };
-        let shared_memory = [("mode", "1777"), ("size", "64m")];
-        Ok(Self {
-            proc: new_mount("proc", &[], guarded())?,
-            sys: new_mount("sysfs", &[], guarded_read_only())?,
-            devices,
-            terminals: new_mount("devpts", options, terminals)?,
-            shared_memory: new_mount("tmpfs", &shared_memory, guarded())?,
-            cgroup: groups.then(Cgroup::make).transpose()?,
-            nothing: nothing()?,
-        })
-    }
-}
-
-/// Leaves all mounts of the host, which would not go, there, as long as a copy of theirs is here. What is left is
-/// an empty directory to build on, which is the root and the working directory.
+/// A read-only view for programs, and the guest's own descriptor of the same directory.
 ///
-/// The working directory is a directory of the host that the kernel carried over into this mount namespace, where
-/// the way to it from `/` is closed to this user.
-pub(super) fn leave_host() -> anyhow::Result<()> {
-    let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
-    mount_change("/", private).context("make mounts private")?;
-    let place = new_mount("tmpfs", &[("mode", "0700"), ("size", "1m")], guarded())?;
-    attach_to(&place, ".")?;
-    rustix::process::fchdir(&place).context("go to the place to build on")?;
-    for name in [ROOT, UPPER] {
-        make_place(name)?;
-    }
-    become_root_directory()
-}
-
-fn make_place(name: &str) -> anyhow::Result<()> {
-    rustix::fs::mkdir(name, rustix::fs::Mode::RWXU).with_context(|| format!("make {name}"))
-}
-
-fn become_root_directory() -> anyhow::Result<()> {
-    rustix::process::pivot_root(".", ".").context("pivot_root")?;
-    unmount(".", UnmountFlags::DETACH).context("detach the old root")?;
-    rustix::process::chdir("/").context("chdir to the new root")
-}
-
-impl Cgroup {
-    fn make() -> anyhow::Result<Self> {
-        use rustix::fs::{Mode, OFlags};
-        let mount = new_mount("cgroup2", &[], guarded())?;
-        let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let own = rustix::fs::openat(&mount, ".", flags, Mode::empty());
-        // Not a copy of the first: kernels before 6.15 copy only what is attached somewhere.
-        let view = new_mount("cgroup2", &[], guarded_read_only())?;
-        Ok(Self { view, own: own.context("open the cgroup")? })
-    }
-}
-
-/// Without a group of its own, the root of what a sandbox would see is the host's, or the user's: nothing is
+/// That descriptor must not be one of the host's mount: whoever gets hold of a directory of the host
+/// (`/proc/self/fd/N`, behind a link that the guest is asked to read) walks up from it to the host's
+/// root. This one's mount is attached nowhere, so that its `..` is itself.
+///
+/// Without a group of its own, the root of what it would see is the host's, or the user's: nothing is
 /// shown.
-fn cgroups(cgroup: Option<Cgroup>) -> anyhow::Result<Option<OwnedFd>> {
-    let place = "sys/fs/cgroup";
-    match cgroup {
-        Some(Cgroup { view, own }) => attach_to(view, place).map(|()| Some(own)),
-        None => attach_to(nothing()?, place).map(|()| None),
+fn cgroups(groups: bool) -> anyhow::Result<Option<OwnedFd>> {
+    use rustix::fs::{Mode, OFlags};
+    if !groups {
+        attach_to(nothing()?, "sys/fs/cgroup")?;
+        return Ok(None);
     }
+    let mount = new_mount("cgroup2", &[], guarded())?;
+    let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let own = rustix::fs::openat(&mount, ".", flags, Mode::empty()).context("open the cgroup")?;
+    // Not a copy of the first: kernels before 6.15 copy only what is attached somewhere.
+    mount_new("cgroup2", &[], guarded_read_only(), "sys/fs/cgroup")?;
+    Ok(Some(own))
 }
 
 /// Namespaces of each kind with `nesting`.
@@ -304,19 +286,15 @@ const KINDS: [&str; 8] = ["user", "mnt", "pid", "net", "ipc", "uts", "cgroup", "
 /// and there is a second /proc with nothing over it: the kernel lets a namespace mount its own only
 /// where a whole one is in sight already. What is hidden in the first is hidden for tidiness; what
 /// keeps root inside out of it is that it is nobody to the host.
-fn bound_namespaces(nesting: bool) -> anyhow::Result<()> {
-    if !nesting {
-        let file = "proc/sys/user/max_user_namespaces";
-        return std::fs::write(file, "0").context("forbid user namespaces");
+fn bound_namespaces(kinds: &[&str], most: &str) -> anyhow::Result<()> {
+    for kind in kinds {
+        let file = format!("/{WHOLE}/sys/user/max_{kind}_namespaces");
+        std::fs::write(&file, most).with_context(|| format!("bound namespaces: {kind}"))?;
     }
-    for kind in KINDS {
-        let file = format!("proc/sys/user/max_{kind}_namespaces");
-        std::fs::write(&file, NESTED_MAX).with_context(|| format!("bound namespaces: {file}"))?;
-    }
-    mount_new("proc", &[], guarded(), WHOLE_PROC)
+    Ok(())
 }
 
-fn mask(empty: OwnedFd) -> anyhow::Result<()> {
+fn mask() -> anyhow::Result<()> {
     for path in HIDDEN {
         if exists(path) {
             attach_to(clone_tree(CWD, Path::new("dev/null"))?, path)?;
@@ -324,6 +302,7 @@ fn mask(empty: OwnedFd) -> anyhow::Result<()> {
     }
     let emptied: Vec<_> = EMPTIED.into_iter().filter(|path| exists(path)).collect();
     if let Some((last, others)) = emptied.split_last() {
+        let empty = nothing()?;
         for path in others {
             // Kernels before 6.15 copy only what is attached somewhere.
             attach_to(clone_tree(&empty, Path::new(".")).or_else(|_| nothing())?, path)?;
@@ -383,6 +362,14 @@ fn new_mount(
     fsconfig_create(fs.as_fd()).with_context(|| format!("create {kind}"))?;
     fsmount(fs.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)
         .with_context(|| format!("mount {kind}"))
+}
+
+/// Moves what is attached at `place` below the root, with all that is attached to it, below the working directory.
+fn move_to(place: &str, target: &str) -> anyhow::Result<()> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    let mount =
+        open_tree(CWD, format!("/{place}"), flags).with_context(|| format!("open {place}"))?;
+    attach_to(mount, target)
 }
 
 /// Attaches below the working directory, refusing to follow a link that the tree may hold there.

@@ -39,8 +39,16 @@ pub(super) fn leaks(
     extra("a disk", &data.join("pool"), &disk);
     extra("half a tombstone", &data.join("tombstones"), &|name| name.ends_with(".json"));
     for bare in live {
-        let kept =
-            ["spec.json", "run.json", "end.json", "boot", "in-use", "egress.jsonl", "greeted"];
+        let kept = [
+            "spec.json",
+            "run.json",
+            "end.json",
+            "boot",
+            "in-use",
+            "egress.jsonl",
+            "greeted",
+            "tomb",
+        ];
         let dir = data.join("sandboxes").join(bare);
         extra("a file of a sandbox", &dir, &|name| kept.contains(&name));
     }
