@@ -197,7 +197,7 @@ impl Inner {
             pulls: Mutex::new(Pulls::default()),
             egress: Egress::new(egress, tasks.clone(), cancel.clone()),
             boot_id: crate::run_record::boot_id()?,
-            blanks: Blanks::open(layout.blanks()),
+            blanks: Blanks::open(layout.blanks(), &pool),
             layout,
             keeper,
             hierarchy,

@@ -55,6 +55,8 @@ pub(crate) enum Disk {
 }
 
 const GIB: u64 = 1 << 30;
+/// Begins the names of disks that are nobody's yet. No sandbox is named like that.
+const BLANK: &str = ".blank-";
 
 impl DiskPool {
     pub(crate) fn enforces_limits(&self) -> bool {
@@ -86,6 +88,32 @@ impl DiskPool {
             chown(&workspace, Some(user), Some(user)).context("own the workspace")?;
         }
         Ok(())
+    }
+
+    /// Makes both disks of a sandbox that is yet to come, under a name of their own; `None` where that saves nothing.
+    pub(crate) fn create_blank(&self, disk_gb: u32, user: u32) -> Option<anyhow::Result<String>> {
+        let Kind::Btrfs(_) = &self.kind else { return None };
+        let made = keeper::random_hex::<6>().and_then(|name| {
+            let name = format!("{BLANK}{name}");
+            self.create(&name, disk_gb, user).map(|()| name)
+        });
+        Some(made)
+    }
+
+    /// Makes the disks of `sandbox` from a blank; whether that was possible.
+    pub(crate) fn use_blank(&self, blank: &str, sandbox: &str) -> bool {
+        fs::rename(self.home(blank), self.home(sandbox)).is_ok()
+    }
+
+    /// Removes the blanks of a server before this one.
+    pub(crate) fn remove_blanks(&self) {
+        for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
+            if let Some(name) = entry.file_name().to_str()
+                && name.starts_with(BLANK)
+            {
+                let _ = self.remove(name);
+            }
+        }
     }
 
     /// Makes a disk that has no workspace beside it, for now or for good.

@@ -1,11 +1,10 @@
-//! Directories of sandboxes to come, each with the files that a create and a delete write first, empty. A new file
-//! takes a file system up to half a millisecond: ext4 without a journal looks at all that was deleted lately. Nobody
-//! waits for it when it is made before.
+//! What sandboxes to come are made from: directories with the files that a create and a delete write first, empty, and
+//! disks. A new file takes a file system up to half a millisecond (ext4 without a journal looks at all that was deleted
+//! lately), disks a third of one. Nobody waits for them when they are made before.
 //!
 //! They are a convenience: where there is none, or it cannot be used, everything is made when it is wanted.
 
 use std::fs::{self, File};
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -13,9 +12,12 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::{Inner, LinuxDriver};
+use crate::pool::DiskPool;
 
-/// Creates in quick succession beyond these make their own.
+/// Of each. Creates in quick succession beyond these make their own.
 const BLANKS: usize = 4;
+/// Disks of all kinds: sandboxes of different sizes may take turns.
+const DISKS_MAX: usize = 2 * BLANKS;
 /// How long after one was used the next is made, so that the sandbox that uses it is not kept waiting.
 const PAUSE: Duration = Duration::from_millis(20);
 /// The file in a sandbox's directory that its tombstone will be.
@@ -25,42 +27,85 @@ const FILES: [&str; 3] = ["spec.tmp", "run.tmp", TOMB];
 
 pub(super) struct Blanks {
     dir: PathBuf,
-    ready: Mutex<Vec<PathBuf>>,
+    ready: Mutex<Ready>,
     used: Notify,
+}
+
+#[derive(Default)]
+struct Ready {
+    dirs: Vec<PathBuf>,
+    /// Oldest first.
+    disks: Vec<(Kind, String)>,
+    /// What was asked for last.
+    wanted: Option<Kind>,
+}
+
+/// What disks are made for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Kind {
+    pub(super) disk_gb: u32,
+    pub(super) user: u32,
 }
 
 impl Blanks {
     /// Those of a server before us go.
-    pub(super) fn open(dir: PathBuf) -> Self {
+    pub(super) fn open(dir: PathBuf, pool: &DiskPool) -> Self {
         let _ = fs::remove_dir_all(&dir);
+        pool.remove_blanks();
         let used = Notify::new();
         used.notify_one();
         Self { dir, ready: Mutex::default(), used }
     }
 
-    /// Makes `place` from a blank. Where there is none it is up to the caller.
-    pub(super) fn take(&self, place: &Path) {
-        let Some(blank) = self.ready().pop() else { return };
+    /// Makes the directory `place` from a blank. Where there is none it is up to the caller.
+    pub(super) fn take_dir(&self, place: &Path) {
+        let Some(blank) = self.ready().dirs.pop() else { return };
         self.used.notify_one();
         if fs::rename(&blank, place).is_err() {
             let _ = fs::remove_dir_all(blank);
         }
     }
 
-    /// Makes what is missing; `false` when it cannot be, as on a full disk.
-    fn fill(&self) -> bool {
-        while self.ready().len() < BLANKS {
-            match self.make() {
-                Ok(blank) => self.ready().push(blank),
-                Err(_) => return false,
-            }
+    /// Makes the disks of `sandbox` from a blank; whether there was one.
+    pub(super) fn take_disks(&self, pool: &DiskPool, sandbox: &str, kind: Kind) -> bool {
+        let blank = {
+            let mut ready = self.ready();
+            ready.wanted = Some(kind);
+            let place = ready.disks.iter().position(|(of, _)| *of == kind);
+            place.map(|place| ready.disks.remove(place))
+        };
+        self.used.notify_one();
+        let Some((_, name)) = blank else { return false };
+        let used = pool.use_blank(&name, sandbox);
+        if !used {
+            let _ = pool.remove(&name);
         }
-        true
+        used
     }
 
-    fn make(&self) -> io::Result<PathBuf> {
-        let name = keeper::random_hex::<6>().map_err(io::Error::other)?;
-        let blank = self.dir.join(name);
+    /// Makes what is missing, and gives up when that cannot be, as on a full disk.
+    fn fill(&self, pool: &DiskPool) -> anyhow::Result<()> {
+        while self.ready().dirs.len() < BLANKS {
+            let blank = self.make_dir()?;
+            self.ready().dirs.push(blank);
+        }
+        let Some(kind) = self.ready().wanted else { return Ok(()) };
+        let has = |ready: &Ready| ready.disks.iter().filter(|(of, _)| *of == kind).count();
+        while has(&self.ready()) < BLANKS {
+            pool.check_room().map_err(anyhow::Error::from)?;
+            let Some(made) = pool.create_blank(kind.disk_gb, kind.user) else { return Ok(()) };
+            self.ready().disks.push((kind, made?));
+        }
+        let extra: Vec<_> = {
+            let mut ready = self.ready();
+            let extra = ready.disks.len().saturating_sub(DISKS_MAX);
+            ready.disks.drain(..extra).collect()
+        };
+        extra.iter().try_for_each(|(_, name)| pool.remove(name))
+    }
+
+    fn make_dir(&self) -> anyhow::Result<PathBuf> {
+        let blank = self.dir.join(keeper::random_hex::<6>()?);
         fs::create_dir_all(&blank)?;
         for file in FILES {
             File::create(blank.join(file))?;
@@ -68,7 +113,7 @@ impl Blanks {
         Ok(blank)
     }
 
-    fn ready(&self) -> MutexGuard<'_, Vec<PathBuf>> {
+    fn ready(&self) -> MutexGuard<'_, Ready> {
         self.ready.lock().expect("no holder of this lock panics")
     }
 }
@@ -93,7 +138,10 @@ impl LinuxDriver {
                     () = used => {}
                 }
                 let filling = Arc::clone(&inner);
-                let _ = tokio::task::spawn_blocking(move || filling.blanks.fill()).await;
+                let fill = move || filling.blanks.fill(&filling.pool);
+                if let Ok(Err(error)) = tokio::task::spawn_blocking(fill).await {
+                    tracing::debug!(error = format!("{error:#}"), "nothing is made in advance");
+                }
             }
         });
     }
@@ -101,37 +149,86 @@ impl LinuxDriver {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
     use super::*;
+    use crate::pool::{Disk, DiskConfig, DiskKind};
+
+    fn stage(kind: DiskKind) -> (tempfile::TempDir, DiskPool, Blanks) {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = DiskConfig { kind, reserve_bytes: 0, ..DiskConfig::default() };
+        let pool = DiskPool::open(dir.path(), disk).unwrap();
+        let blanks = Blanks::open(dir.path().join("blank"), &pool);
+        (dir, pool, blanks)
+    }
 
     #[test]
-    fn a_place_is_made_from_a_blank_or_left_to_the_caller() {
-        let dir = tempfile::tempdir().unwrap();
-        let blanks = Blanks::open(dir.path().join("blank"));
+    fn a_directory_is_made_from_a_blank_or_left_to_the_caller() {
+        let (dir, pool, blanks) = stage(DiskKind::Plain);
         let place = dir.path().join("place");
-        blanks.take(&place);
+        blanks.take_dir(&place);
         assert!(!place.exists());
-        assert!(blanks.fill());
-        blanks.take(&place);
+        blanks.fill(&pool).unwrap();
+        blanks.take_dir(&place);
         for file in FILES {
             assert_eq!(fs::metadata(place.join(file)).unwrap().len(), 0, "{file}");
         }
         // What is there already stays as it is, and the blank that was for it goes.
         fs::write(place.join("spec.json"), "spec").unwrap();
-        blanks.take(&place);
+        blanks.take_dir(&place);
         assert_eq!(fs::read(place.join("spec.json")).unwrap(), b"spec");
         assert_eq!(fs::read_dir(dir.path().join("blank")).unwrap().count(), BLANKS - 2);
     }
 
     #[test]
     fn blanks_that_cannot_be_made_are_done_without() {
-        let dir = tempfile::tempdir().unwrap();
-        let in_the_way = dir.path().join("blank");
-        let blanks = Blanks::open(in_the_way.clone());
-        fs::write(in_the_way, "").unwrap();
-        assert!(!blanks.fill());
+        let (dir, pool, blanks) = stage(DiskKind::Plain);
+        fs::write(dir.path().join("blank"), "").unwrap();
+        assert!(blanks.fill(&pool).is_err());
         let place = dir.path().join("place");
-        blanks.take(&place);
+        blanks.take_dir(&place);
         assert!(!place.exists());
+    }
+
+    mod needs_root {
+        use super::*;
+
+        const SMALL: Kind = Kind { disk_gb: 1, user: 1000 };
+        const LARGE: Kind = Kind { disk_gb: 2, user: 1000 };
+
+        fn blanks_in(dir: &Path) -> usize {
+            let names = fs::read_dir(dir.join("pool")).unwrap().flatten();
+            names.filter(|name| name.file_name().to_string_lossy().starts_with('.')).count()
+        }
+
+        #[test]
+        fn disks_are_made_from_a_blank_of_their_kind_with_its_limit() {
+            let (dir, pool, blanks) = stage(DiskKind::Btrfs);
+            // Nobody knows yet what will be wanted.
+            blanks.fill(&pool).unwrap();
+            assert_eq!(blanks_in(dir.path()), 0);
+            assert!(!blanks.take_disks(&pool, "a", SMALL));
+            blanks.fill(&pool).unwrap();
+            assert_eq!(blanks_in(dir.path()), BLANKS);
+            assert!(!blanks.take_disks(&pool, "b", LARGE));
+            assert!(blanks.take_disks(&pool, "c", SMALL));
+            let workspace = pool.path(Disk::Workspace, "c");
+            assert_eq!(fs::metadata(&workspace).unwrap().uid(), 1000);
+            let written = fs::write(workspace.join("file"), vec![7; (1 << 30) + (1 << 20)]);
+            assert_eq!(written.unwrap_err().kind(), std::io::ErrorKind::QuotaExceeded);
+            pool.remove("c").unwrap();
+            // Different ones take turns, and they do not become more and more.
+            for kind in [LARGE, SMALL, LARGE, SMALL, LARGE] {
+                blanks.take_disks(&pool, "d", kind);
+                let _ = pool.remove("d");
+                blanks.fill(&pool).unwrap();
+                assert!(blanks_in(dir.path()) <= DISKS_MAX);
+            }
+            drop(blanks);
+            Blanks::open(dir.path().join("blank"), &pool);
+            assert_eq!(blanks_in(dir.path()), 0);
+            pool.close();
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 use model::{AgentSpec, Error, Limits, Policy, Result, SandboxSpec};
 
+use super::blanks::Kind;
 use super::layout::{self, HOSTNAME, Layout};
 use super::stored::Stored;
 use super::{Inner, bare};
@@ -64,7 +65,7 @@ impl Inner {
     ) -> Result<(RunRecord, Option<Sockets>)> {
         let bare = bare(&order.stored.spec);
         if place.fresh {
-            self.blanks.take(&place.dir);
+            self.blanks.take_dir(&place.dir);
         }
         std::fs::create_dir_all(&place.dir).context("make the sandbox's directory")?;
         let disk_gb = order.stored.spec.limits.disk_gb;
@@ -73,7 +74,7 @@ impl Inner {
         if !place.fresh {
             self.ready_disks(order, &bare)?;
         } else if !disks_follow {
-            self.pool.create(&bare, disk_gb, user)?;
+            self.make_disks(&bare, disk_gb, user)?;
         }
         let record = place.dir.join("run.json");
         let mut plan = self.plan(order, &bare, record.clone())?;
@@ -83,7 +84,7 @@ impl Inner {
         }
         let (mut made, mut saved) = (Ok(()), Ok(()));
         let disks = || {
-            made = self.pool.create(&bare, disk_gb, user);
+            made = self.make_disks(&bare, disk_gb, user);
             made.is_ok()
         };
         let launched = self.keeper.launch(plan, disks, || {
@@ -103,6 +104,11 @@ impl Inner {
             layout::forget(&self.layout.end(&bare))?;
         }
         Ok((record, sockets))
+    }
+
+    fn make_disks(&self, bare: &str, disk_gb: u32, user: u32) -> anyhow::Result<()> {
+        let made = self.blanks.take_disks(&self.pool, bare, Kind { disk_gb, user });
+        if made { Ok(()) } else { self.pool.create(bare, disk_gb, user) }
     }
 
     /// A sandbox is on its way while its disks are made, unless a plan must name them.

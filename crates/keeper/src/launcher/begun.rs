@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, IntoRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ pub(crate) struct Begun {
     pub(super) orders: UnixStream,
     said: File,
     /// Ours of what init has too. They are one table's until it says that it has its own.
-    shared_with_init: Option<SharedWithInit>,
+    inits_ends: Option<init::Ends>,
 }
 
 /// Ended and waited for with this value. A PID 1 takes its namespace along.
@@ -54,8 +54,6 @@ impl Drop for Init {
         }
     }
 }
-
-type SharedWithInit = (init::Ends, OwnedFd);
 
 /// From a process that [`crate::cgroup::enter`]ed the cgroups of `incarnation`. On failure no process is left.
 ///
@@ -84,6 +82,8 @@ pub(crate) fn begin(
         Fork::Child => init::run(shared, ends, devices),
         Fork::Parent(pid) => pid,
     };
+    // Init closes it, in the table of both: to close it here too would hit what has its number by then.
+    let _ = devices.into_raw_fd();
     let init = Init { pid, released: false };
     let mut begun = Begun {
         outline: outline.clone(),
@@ -95,7 +95,7 @@ pub(crate) fn begin(
         egress: None,
         orders,
         said: File::from(said),
-        shared_with_init: Some((ends, devices)),
+        inits_ends: Some(ends),
     };
     begun.map_ids(shared.privilege)?;
     shared.hierarchy.limit(incarnation, &outline.limits)?;
@@ -151,7 +151,7 @@ impl Begun {
 
     /// Init has a descriptor table of its own: closing ours leaves its copies as the last.
     pub(super) fn part(&mut self) {
-        self.shared_with_init = None;
+        self.inits_ends = None;
     }
 
     /// Waits until init says nothing more, because it became the guest. What it says instead is why not.

@@ -35,7 +35,8 @@ pub(super) fn leaks(
     extra("a socket", &data.join("run/g"), &|name| running.contains(name) || waits(name));
     extra("what is left of a build", &data.join("builds"), &|_| false);
     extra("a note of an exit", &data.join("run/exits"), &|_| false);
-    let disk = |name: &str| live.contains(name) || waits(name);
+    let is_blank = |name: &str| name.starts_with(".blank-");
+    let disk = |name: &str| live.contains(name) || waits(name) || is_blank(name);
     extra("a disk", &data.join("pool"), &disk);
     extra("half a tombstone", &data.join("tombstones"), &|name| name.ends_with(".json"));
     for bare in live {
