@@ -92,10 +92,21 @@ mod needs_root {
         }
     }
 
-    /// Whether it is PID 1 of a namespace below ours.
+    async fn until_dead(waiting: &BTreeMap<i64, i64>) {
+        for _ in 0..200 {
+            if !waiting.keys().any(|init| is_inside(*init)) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(25)).await;
+        }
+        panic!("of {waiting:?} some live");
+    }
+
+    /// Whether it lives and is PID 1 of a namespace below ours.
     fn is_inside(pid: i64) -> bool {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        status.lines().any(|line| line.starts_with("NSpid:") && line.ends_with("\t1"))
+        !status.contains("\nState:\tZ")
+            && status.lines().any(|line| line.starts_with("NSpid:") && line.ends_with("\t1"))
     }
 
     #[tokio::test]
@@ -138,6 +149,7 @@ mod needs_root {
         for init in waiting.keys() {
             assert!(kill(*init));
         }
+        until_dead(&waiting).await;
         let id = stage.make(spec("host")).await;
         assert!(!waiting.contains_key(&stage.pid(id)));
         stage.end(&[id]).await;
@@ -150,13 +162,7 @@ mod needs_root {
         for launcher in waiting.values() {
             assert!(kill(*launcher));
         }
-        for _ in 0..200 {
-            if !waiting.keys().any(|init| is_inside(*init)) {
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(25)).await;
-        }
-        assert!(!waiting.keys().any(|init| is_inside(*init)));
+        until_dead(&waiting).await;
         let id = stage.make(spec("host")).await;
         stage.end(&[id]).await;
     }
