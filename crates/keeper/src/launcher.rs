@@ -43,6 +43,7 @@ pub use asker::Asker;
 pub use begun::open_egress;
 pub(crate) use begun::{Begun, begin};
 use init::{Order, Programs};
+pub(crate) use root::Ahead;
 use trace::Trace;
 
 /// Connections to a guest that wait while it is busy.
@@ -92,7 +93,7 @@ pub fn launch(
     devices: OwnedFd,
 ) -> anyhow::Result<Launched> {
     asker.must_wait()?;
-    let begun = begin(&plan.outline(), incarnation, shared, devices)?;
+    let begun = begin(&plan.outline(), incarnation, shared, (devices, Ahead::No))?;
     finish(begun, plan, incarnation, (shared, asker))
 }
 

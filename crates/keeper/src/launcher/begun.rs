@@ -14,6 +14,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::thread::set_thread_res_uid;
 
+use super::root::Ahead;
 use super::{Shared, high, init, rlimits};
 use crate::egress;
 use crate::plan::Outline;
@@ -62,7 +63,7 @@ pub(crate) fn begin(
     outline: &Outline,
     incarnation: &str,
     shared: &Shared,
-    devices: OwnedFd,
+    (devices, ahead): (OwnedFd, Ahead),
 ) -> anyhow::Result<Begun> {
     let (orders, inits_orders) = UnixStream::pair().context("socket pair")?;
     let inits_orders = high(inits_orders)?;
@@ -79,7 +80,7 @@ pub(crate) fn begin(
     }
     let ends = init::Ends { orders: inits_orders, said: inits_said, launcher };
     let pid = match clone_as(outline.uid_base, shared.privilege)? {
-        Fork::Child => init::run(shared, ends, devices),
+        Fork::Child => init::run(shared, ends, (devices, ahead)),
         Fork::Parent(pid) => pid,
     };
     // Init closes it, in the table of both: to close it here too would hit what has its number by then.

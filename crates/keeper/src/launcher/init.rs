@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Shared;
 use super::rlimits;
-use super::root::{self, Trees};
+use super::root::{self, Ahead, Trees};
 use crate::plan::LaunchPlan;
 use crate::privilege::Privilege;
 use crate::{sys, wire};
@@ -107,10 +107,10 @@ fn take(number: RawFd) -> OwnedFd {
 }
 
 /// Never returns: becomes the guest, or says which step failed and ends.
-pub(super) fn run(shared: &Shared, ends: Ends, devices: OwnedFd) -> ! {
+pub(super) fn run(shared: &Shared, ends: Ends, (devices, ahead): (OwnedFd, Ahead)) -> ! {
     let mut said = File::from(ends.said);
     let orders = UnixStream::from(ends.orders);
-    let error = become_guest(shared, (&orders, &mut said), &ends.launcher, devices);
+    let error = become_guest(shared, (&orders, &mut said), &ends.launcher, (devices, ahead));
     let _ = said.write_all(format!("{error:#}").as_bytes());
     sys::exit_now(111)
 }
@@ -119,9 +119,9 @@ fn become_guest(
     shared: &Shared,
     (orders, said): (&UnixStream, &mut File),
     launcher: &OwnedFd,
-    devices: OwnedFd,
+    (devices, ahead): (OwnedFd, Ahead),
 ) -> anyhow::Error {
-    let begun = begin(shared, (orders, &mut *said), launcher, devices);
+    let begun = begin(shared, (orders, &mut *said), launcher, (devices, ahead));
     let isolated = begun.and_then(|cgroup| isolate(shared, (orders, said), cgroup));
     match isolated {
         Ok((plan, programs, placed)) => {
@@ -137,7 +137,7 @@ fn begin(
     shared: &Shared,
     (orders, said): (&UnixStream, &mut File),
     launcher: &OwnedFd,
-    devices: OwnedFd,
+    (devices, ahead): (OwnedFd, Ahead),
 ) -> anyhow::Result<Option<OwnedFd>> {
     tie_to(launcher)?;
     let first =
@@ -154,7 +154,8 @@ fn begin(
     tie_to(launcher)?;
     sys::unshare(UnshareFlags::NEWCGROUP).context("unshare cgroup namespace")?;
     loopback_up().context("bring up loopback")?;
-    let cgroup = root::prepare(devices, shared.privilege, shared.hierarchy.has_groups())?;
+    let kind = (shared.privilege, shared.hierarchy.has_groups());
+    let cgroup = root::prepare(devices, kind, ahead)?;
     bound_files()?;
     bound_capabilities()?;
     sys::unblock_signals();

@@ -92,6 +92,13 @@ fn clone_tree(dir: impl AsFd, path: &Path) -> anyhow::Result<OwnedFd> {
     open_tree(dir, path, flags).with_context(|| format!("open tree {}", path.display()))
 }
 
+/// Whether there is no plan yet, nor may be for long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ahead {
+    Yes,
+    No,
+}
+
 /// What differs from root to root.
 #[derive(Clone, Copy)]
 pub(super) struct Ways {
@@ -105,22 +112,26 @@ pub(super) struct Ways {
     pub(super) config_uid: Option<u32>,
 }
 
-/// What is the same in every sandbox: leaves all mounts of the host, and puts together what the kernel makes. Runs
-/// inside, as root there. Gives the directory of the sandbox's own cgroup, if it has one, for the guest to make those
-/// of commands in.
+/// What is the same in every sandbox: puts together what the kernel makes, in a directory to build on, which is the
+/// working directory then. Runs inside, as root there. Gives the directory of the sandbox's own cgroup, if it has one,
+/// for the guest to make those of commands in.
 ///
-/// The kernel gives a namespace a /proc and a /sys only where there is one in sight already.
+/// Who does it ahead leaves all mounts of the host, which would not go, there, as long as a copy of theirs is here.
+/// Otherwise [`enter`] leaves them a moment later.
 pub(super) fn prepare(
     devices: OwnedFd,
-    privilege: Privilege,
-    groups: bool,
+    (privilege, groups): (Privilege, bool),
+    ahead: Ahead,
 ) -> anyhow::Result<Option<OwnedFd>> {
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     mount_change("/", private).context("make mounts private")?;
     let whole = new_mount("proc", &[], guarded())?;
     let proc = new_mount("proc", &[], guarded())?;
     let sys = new_mount("sysfs", &[], guarded_read_only())?;
-    leave_host()?;
+    enter_place()?;
+    if ahead == Ahead::Yes {
+        become_root_directory()?;
+    }
     attach_to(whole, WHOLE)?;
     for (mount, place) in [proc, sys, devices].into_iter().zip(KERNELS) {
         attach_to(mount, place)?;
@@ -138,19 +149,16 @@ pub(super) fn prepare(
     Ok(cgroup)
 }
 
-/// Leaves all mounts of the host, which would not go, there, as long as a copy of theirs is here. What is left is
-/// a directory to build on, which is the root and the working directory.
-///
-/// The working directory is a directory of the host that the kernel carried over into this mount namespace, where
-/// the way to it from `/` is closed to this user.
-fn leave_host() -> anyhow::Result<()> {
+/// Over a directory of the host: the working directory, which the kernel carried over into this mount namespace,
+/// where the way to it from `/` is closed to this user.
+fn enter_place() -> anyhow::Result<()> {
     let place = new_mount("tmpfs", &[("mode", "0700"), ("size", "1m")], guarded())?;
     attach_to(&place, ".")?;
     rustix::process::fchdir(&place).context("go to the place to build on")?;
     for name in [ROOT, UPPER, WHOLE].into_iter().chain(KERNELS) {
         make_place(name)?;
     }
-    become_root_directory()
+    Ok(())
 }
 
 fn make_place(name: &str) -> anyhow::Result<()> {
@@ -175,15 +183,15 @@ pub(super) fn enter(trees: &Trees, ways: Ways) -> anyhow::Result<()> {
     }
     let root = overlay(trees, ways.volatile)?;
     let views = views(trees)?;
+    if ways.nesting {
+        bound_namespaces(&KINDS, NESTED_MAX)?;
+    }
     attach_to(root, ROOT)?;
     rustix::process::chdir(ROOT).context("enter the new root")?;
     for (tree, target) in &views {
         attach_to(tree, target)?;
     }
     attach_to(&trees.workspace, "workspace")?;
-    if ways.nesting {
-        bound_namespaces(&KINDS, NESTED_MAX)?;
-    }
     for kernel in KERNELS {
         move_to(kernel, kernel)?;
     }
@@ -288,7 +296,7 @@ const KINDS: [&str; 8] = ["user", "mnt", "pid", "net", "ipc", "uts", "cgroup", "
 /// keeps root inside out of it is that it is nobody to the host.
 fn bound_namespaces(kinds: &[&str], most: &str) -> anyhow::Result<()> {
     for kind in kinds {
-        let file = format!("/{WHOLE}/sys/user/max_{kind}_namespaces");
+        let file = format!("{WHOLE}/sys/user/max_{kind}_namespaces");
         std::fs::write(&file, most).with_context(|| format!("bound namespaces: {kind}"))?;
     }
     Ok(())
@@ -364,11 +372,12 @@ fn new_mount(
         .with_context(|| format!("mount {kind}"))
 }
 
-/// Moves what is attached at `place` below the root, with all that is attached to it, below the working directory.
+/// Moves what is attached at `place` beside the new root, with all that is attached to it, below the new root, which
+/// is the working directory.
 fn move_to(place: &str, target: &str) -> anyhow::Result<()> {
     let flags = OpenTreeFlags::OPEN_TREE_CLOEXEC;
     let mount =
-        open_tree(CWD, format!("/{place}"), flags).with_context(|| format!("open {place}"))?;
+        open_tree(CWD, format!("../{place}"), flags).with_context(|| format!("open {place}"))?;
     attach_to(mount, target)
 }
 
