@@ -233,6 +233,8 @@ fn side_by_side(
     add("floor", Floor::start(rootfs, work).map(boxed));
     if let Some(server) = server {
         add("ours, template host", Ours::new(server, OURS, "host").map(boxed));
+        let unlike = Ours::unlike_the_last(server, "ours (another size)");
+        add("ours, each of another size", unlike.map(boxed));
         add("ours, template standard", Ours::new(server, "ours (standard)", "standard").map(boxed));
     }
     add("bubblewrap", Bubblewrap::new(rootfs).map(boxed));

@@ -176,9 +176,28 @@ pub(super) struct Ours {
     http: Http,
     template: &'static str,
     standing: String,
+    /// How many were made so far, each of another size than those before it, if that is what is measured: nothing
+    /// that was made in advance fits it.
+    unlike: Option<u32>,
 }
 
 impl Ours {
+    pub(super) fn unlike_the_last(server: &Server, name: &'static str) -> anyhow::Result<Self> {
+        let mut ours = Self::new(server, name, "host")?;
+        ours.unlike = Some(0);
+        Ok(ours)
+    }
+
+    fn body(&mut self) -> Value {
+        let mut body = wanted(self.template);
+        if let Some(made) = &mut self.unlike {
+            *made += 1;
+            body["memory_mib"] = json!(256 + *made % 64);
+            body["disk_gb"] = json!(1 + *made % 5);
+        }
+        body
+    }
+
     pub(super) fn new(
         server: &Server,
         name: &'static str,
@@ -187,7 +206,7 @@ impl Ours {
         let mut http = server.client()?;
         let standing = create(&mut http, template)?;
         exec(&mut http, &standing)?;
-        Ok(Self { name, http, template, standing })
+        Ok(Self { name, http, template, standing, unlike: None })
     }
 }
 
@@ -197,9 +216,10 @@ impl Contender for Ours {
     }
 
     fn cycle(&mut self) -> anyhow::Result<Cycle> {
+        let body = self.body();
         let http = &mut self.http;
         let watch = Stopwatch::start();
-        let id = create(http, self.template)?;
+        let id = create_as(http, &body)?;
         let created = watch.time();
         exec(http, &id)?;
         let first = watch.time();
@@ -225,8 +245,15 @@ impl Drop for Ours {
 }
 
 pub(super) fn create(http: &mut Http, template: &str) -> anyhow::Result<String> {
-    let body = json!({ "template": template, "idle_timeout_seconds": 3600 });
-    let answer = http.call("POST", "/v1/sandboxes", &body)?;
+    create_as(http, &wanted(template))
+}
+
+fn wanted(template: &str) -> Value {
+    json!({ "template": template, "idle_timeout_seconds": 3600 })
+}
+
+fn create_as(http: &mut Http, body: &Value) -> anyhow::Result<String> {
+    let answer = http.call("POST", "/v1/sandboxes", body)?;
     Ok(answer["id"].as_str().context("no id in the answer")?.to_owned())
 }
 

@@ -115,8 +115,9 @@ impl Town {
     /// Names of what is below the data directory.
     fn names(&self, dir: &str) -> Vec<String> {
         let entries = fs::read_dir(self.data().join(dir)).unwrap();
-        let mut names: Vec<String> =
-            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        // Disks of sandboxes to come are nobody's.
+        let mut names: Vec<_> = names.filter(|name| !name.starts_with(".blank-")).collect();
         names.sort();
         names
     }
