@@ -343,6 +343,8 @@ impl Inner {
 
     fn reserve_spec(&self, id: SandboxId) -> anyhow::Result<()> {
         let path = self.spec_of_member(&id.bare());
+        // A directory that was made in advance has a file for it.
+        let _ = std::fs::rename(path.with_extension("tmp"), &path);
         std::fs::File::create(&path).context("reserve the spec")?;
         layout::sync_dir(&self.layout.warm(&id.bare()))
     }
