@@ -100,7 +100,7 @@ fn a_delegated_group_gives_pause_and_ends_what_leaves_its_session() {
     assert_eq!(instance.json(&["sandbox", "get", "box"]).unwrap()["state"], "paused");
     instance.bastide(&["sandbox", "resume", "box"]).unwrap();
     // Out of its session and without a parent: only its control group says whose it is.
-    let beat = "while :; do date +%s%N > /workspace/beat; sleep 0.05; done";
+    let beat = "cd /workspace; while :; do date +%s%N > next; mv next beat; sleep 0.05; done";
     let leave = format!("setsid sh -c '({beat}) & echo' & sleep 100");
     let killed = ["sandbox", "exec", "box", "--timeout", "1", "--", &leave];
     assert_eq!(instance.exit_code(&killed).unwrap(), 137);
