@@ -127,7 +127,15 @@ mod needs_root {
     async fn what_waits_has_no_mount_of_the_host() {
         let stage = Stage::new().await;
         for init in stage.until_waiting(BEGUN).await.into_keys() {
-            let mounts = fs::read_to_string(format!("/proc/{init}/mountinfo")).unwrap();
+            let mounts = || fs::read_to_string(format!("/proc/{init}/mountinfo")).unwrap();
+            // Until it has left them, which it does a moment after it was made.
+            for _ in 0..200 {
+                if mounts().contains(" /whole ") {
+                    break;
+                }
+                tokio::time::sleep(Duration::from_millis(25)).await;
+            }
+            let mounts = mounts();
             for mount in mounts.lines() {
                 let kind = mount.split(" - ").nth(1).and_then(|rest| rest.split(' ').next());
                 let of_kernel = ["proc", "sysfs", "tmpfs", "devpts", "cgroup2"];
