@@ -6,6 +6,8 @@ use std::time::Duration;
 pub(crate) const KEEPALIVE_EVERY: Duration = Duration::from_secs(15);
 /// For a TLS handshake.
 pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// While draining: for the first request of a connection that was just accepted.
+pub(crate) const FIRST_REQUEST_WAIT: Duration = Duration::from_secs(1);
 /// After the drain time: for tasks to notice that they are cut off.
 pub(crate) const CUT_OFF_TIMEOUT: Duration = Duration::from_secs(5);
 /// For a client to read a refusal that was sent before its whole body had come.

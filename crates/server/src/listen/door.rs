@@ -1,5 +1,6 @@
 //! Connections: accepted up to a bound, answered by whatever this server's part is now, and ended.
 
+use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError, RwLock, Weak};
@@ -7,12 +8,14 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
+use axum::http::header::CONNECTION;
+use axum::http::{HeaderValue, StatusCode};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream, UnixListener};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -22,7 +25,9 @@ use tower_service::Service;
 use super::local;
 use super::socket::{MayStall, Socket};
 use crate::forward;
-use crate::limits::{CUT_OFF_TIMEOUT, HANDSHAKE_TIMEOUT, HEADER_BYTES_MAX, HEADERS_MAX};
+use crate::limits::{
+    CUT_OFF_TIMEOUT, FIRST_REQUEST_WAIT, HANDSHAKE_TIMEOUT, HEADER_BYTES_MAX, HEADERS_MAX,
+};
 use crate::metrics::Metrics;
 use crate::tls::Acceptor;
 
@@ -125,13 +130,21 @@ impl Door {
                     continue;
                 }
             };
-            if let Err(error) = local::of_ours(&stream) {
-                tracing::warn!(error = format!("{error:#}"), "refused a connection");
-                continue;
-            }
-            let peer = Peer { address: None, may_stall: MayStall::default() };
-            self.connections.spawn(answer(self.clone(), stream, peer));
+            self.spawn_local(stream);
         }
+        match local::close(listener) {
+            Ok(waiting) => waiting.into_iter().for_each(|stream| self.spawn_local(stream)),
+            Err(error) => tracing::warn!(error = format!("{error:#}"), "calls may be lost"),
+        }
+    }
+
+    fn spawn_local(&self, stream: UnixStream) {
+        if let Err(error) = local::of_ours(&stream) {
+            tracing::warn!(error = format!("{error:#}"), "refused a connection");
+            return;
+        }
+        let peer = Peer { address: None, may_stall: MayStall::default() };
+        self.connections.spawn(answer(self.clone(), stream, peer));
     }
 
     /// Lets answers in flight finish for as long as `patience`, then cuts connections.
@@ -198,8 +211,11 @@ async fn answer<I>(door: Door, io: I, peer: Peer)
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let part = door.part.clone();
+    let (part, is_last) = (door.part.clone(), door.ending.clone());
+    let asked = CancellationToken::new();
+    let was_asked = asked.clone();
     let service = service_fn(move |request: hyper::Request<Incoming>| {
+        was_asked.cancel();
         let mut request = request.map(Body::new);
         request.extensions_mut().insert(peer.may_stall.clone());
         // Only another server of ours is believed whom it speaks for.
@@ -207,7 +223,14 @@ where
         if let Some(address) = address {
             request.extensions_mut().insert(PeerAddress(address));
         }
-        part.now().call(request)
+        let (answer, is_last) = (part.now().call(request), is_last.clone());
+        async move {
+            let mut response = answer.await?;
+            if is_last.is_cancelled() && response.status() != StatusCode::SWITCHING_PROTOCOLS {
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            Ok::<_, Infallible>(response)
+        }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -217,13 +240,21 @@ where
         .serve_connection(TokioIo::new(io), service)
         .with_upgrades();
     let mut connection = std::pin::pin!(connection);
+    // Hyper would close a connection at once that has not been asked anything, but its first request
+    // may be on its way.
+    let mut ending = std::pin::pin!(async {
+        door.ending.cancelled().await;
+        let _ = timeout(FIRST_REQUEST_WAIT, asked.cancelled()).await;
+    });
     door.metrics.connections.inc();
-    let mut asked = false;
+    let mut is_ending = false;
     let ended = loop {
         tokio::select! {
+            // First, so that a request which has come is seen.
+            biased;
             ended = connection.as_mut() => break ended,
-            () = door.ending.cancelled(), if !asked => {
-                asked = true;
+            () = ending.as_mut(), if !is_ending => {
+                is_ending = true;
                 connection.as_mut().graceful_shutdown();
             }
             () = door.cut_off.cancelled() => break Ok(()),

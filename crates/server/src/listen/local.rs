@@ -26,10 +26,41 @@ pub(super) fn bind(path: &Path) -> Result<UnixListener> {
     Ok(listener)
 }
 
+/// Refuses whoever comes from now on; gives those that came before and were not accepted yet.
+pub(super) fn close(listener: UnixListener) -> Result<Vec<UnixStream>> {
+    let listener = listener.into_std().context("close a socket")?;
+    rustix::net::shutdown(&listener, rustix::net::Shutdown::Read).context("close a socket")?;
+    let mut waiting = Vec::new();
+    // It does not block: there is an error once nobody waits.
+    while let Ok((stream, _)) = listener.accept() {
+        stream.set_nonblocking(true).context("take a connection")?;
+        waiting.push(UnixStream::from_std(stream).context("take a connection")?);
+    }
+    Ok(waiting)
+}
+
 /// Whether who connected has our account, or is root. The directory's mode says so already.
 pub(super) fn of_ours(stream: &UnixStream) -> Result<()> {
     let peer = stream.peer_cred().context("ask who connects")?.uid();
     let own = rustix::process::geteuid().as_raw();
     ensure!(peer == own || peer == 0, "the account {peer} is not ours");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::ErrorKind;
+    use std::os::unix::net::UnixStream;
+
+    use super::{bind, close};
+
+    #[tokio::test]
+    async fn who_waits_at_a_socket_that_closes_is_not_lost() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("sock");
+        let listener = bind(&path).unwrap();
+        let _waiting = [0; 3].map(|_| UnixStream::connect(&path).unwrap());
+        assert_eq!(close(listener).unwrap().len(), 3);
+        assert_eq!(UnixStream::connect(&path).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+    }
 }

@@ -253,6 +253,26 @@ async fn a_drain_lets_requests_finish_and_ends_streams() {
 }
 
 #[tokio::test]
+async fn a_drain_answers_who_had_connected_and_not_asked_yet() {
+    let server = TestServer::start().await;
+    let address = server.operator.address;
+    let mut late = TcpStream::connect(address).await.unwrap();
+    // Whoever comes later is accepted later.
+    assert_eq!(server.operator.get("/healthz").await.status, 200);
+    server.shutdown.cancel();
+    while TcpStream::connect(address).await.is_ok() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    late.write_all(b"GET /openapi.json HTTP/1.1\r\nhost: town\r\n\r\n").await.unwrap();
+    let mut answer = String::new();
+    timeout(PATIENCE, late.read_to_string(&mut answer)).await.unwrap().unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer:?}");
+    assert!(answer.contains("\r\nconnection: close\r\n"), "{answer:?}");
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn the_drain_time_ends_what_does_not_end_itself() {
     let server = Setup::with("drain_seconds = 1").start().await;
     let operator = server.operator.clone();
