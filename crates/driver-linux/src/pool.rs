@@ -95,7 +95,12 @@ impl DiskPool {
         let Kind::Btrfs(_) = &self.kind else { return None };
         let made = keeper::random_hex::<6>().and_then(|name| {
             let name = format!("{BLANK}{name}");
-            self.create(&name, disk_gb, user).map(|()| name)
+            if let Err(error) = self.create(&name, disk_gb, user) {
+                // Nobody knows of half a blank.
+                let _ = self.remove(&name);
+                return Err(error);
+            }
+            Ok(name)
         });
         Some(made)
     }

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use anyhow::Context;
 use tokio::sync::Notify;
 
 use super::{Inner, LinuxDriver};
@@ -106,9 +107,13 @@ impl Blanks {
 
     fn make_dir(&self) -> anyhow::Result<PathBuf> {
         let blank = self.dir.join(keeper::random_hex::<6>()?);
-        fs::create_dir_all(&blank)?;
-        for file in FILES {
-            File::create(blank.join(file))?;
+        let made = fs::create_dir_all(&blank).and_then(|()| {
+            FILES.iter().try_for_each(|file| File::create(blank.join(file)).map(drop))
+        });
+        if let Err(error) = made {
+            // Nobody knows of half a blank.
+            let _ = fs::remove_dir_all(&blank);
+            return Err(error).context("make a directory in advance");
         }
         Ok(blank)
     }
@@ -224,6 +229,11 @@ mod tests {
                 blanks.fill(&pool).unwrap();
                 assert!(blanks_in(dir.path()) <= DISKS_MAX);
             }
+            // So small that the directories in it cannot be made: nothing of it is left.
+            assert!(!blanks.take_disks(&pool, "e", Kind { disk_gb: 0, user: 1000 }));
+            let before = blanks_in(dir.path());
+            assert!(blanks.fill(&pool).is_err());
+            assert_eq!(blanks_in(dir.path()), before);
             drop(blanks);
             Blanks::open(dir.path().join("blank"), &pool);
             assert_eq!(blanks_in(dir.path()), 0);

@@ -102,6 +102,18 @@ mod needs_root {
         panic!("of {waiting:?} some live");
     }
 
+    /// What is in `file` once `text` is.
+    async fn until_contains(file: impl AsRef<Path>, text: &str) -> String {
+        let read = || fs::read_to_string(&file).unwrap();
+        for _ in 0..200 {
+            if read().contains(text) {
+                return read();
+            }
+            tokio::time::sleep(Duration::from_millis(25)).await;
+        }
+        panic!("no {text:?} in {}", read());
+    }
+
     /// Whether it lives and is PID 1 of a namespace below ours.
     fn is_inside(pid: i64) -> bool {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
@@ -127,15 +139,8 @@ mod needs_root {
     async fn what_waits_has_no_mount_of_the_host() {
         let stage = Stage::new().await;
         for init in stage.until_waiting(BEGUN).await.into_keys() {
-            let mounts = || fs::read_to_string(format!("/proc/{init}/mountinfo")).unwrap();
-            // Until it has left them, which it does a moment after it was made.
-            for _ in 0..200 {
-                if mounts().contains(" /whole ") {
-                    break;
-                }
-                tokio::time::sleep(Duration::from_millis(25)).await;
-            }
-            let mounts = mounts();
+            // It leaves them a moment after it was made.
+            let mounts = until_contains(&format!("/proc/{init}/mountinfo"), " /whole ").await;
             for mount in mounts.lines() {
                 let kind = mount.split(" - ").nth(1).and_then(|rest| rest.split(' ').next());
                 let of_kernel = ["proc", "sysfs", "tmpfs", "devpts", "cgroup2"];
@@ -150,12 +155,12 @@ mod needs_root {
         stage.end(&[]).await;
     }
 
-    #[tokio::test]
-    async fn what_was_killed_while_it_waited_is_begun_again() {
+    /// Whoever of the two is killed, the other is gone too, and the next sandbox begins when it is asked for.
+    async fn check_killed(pick: fn((&i64, &i64)) -> i64) {
         let stage = Stage::new().await;
         let waiting = stage.until_waiting(BEGUN).await;
-        for init in waiting.keys() {
-            assert!(kill(*init));
+        for pid in waiting.iter().map(pick) {
+            assert!(kill(pid));
         }
         until_dead(&waiting).await;
         let id = stage.make(spec("host")).await;
@@ -164,15 +169,33 @@ mod needs_root {
     }
 
     #[tokio::test]
+    async fn what_was_killed_while_it_waited_is_begun_again() {
+        check_killed(|(init, _)| *init).await;
+    }
+
+    #[tokio::test]
     async fn what_waits_dies_with_its_launcher() {
+        check_killed(|(_, launcher)| *launcher).await;
+    }
+
+    #[tokio::test]
+    async fn what_could_not_be_begun_begins_when_it_is_asked_for() {
         let stage = Stage::new().await;
         let waiting = stage.until_waiting(BEGUN).await;
-        for launcher in waiting.values() {
-            assert!(kill(*launcher));
+        let place = stage.host.path().join("data/run/mnt");
+        let hidden = place.with_extension("hidden");
+        fs::rename(&place, &hidden).unwrap();
+        // What has begun does not need it; the one that is begun in its stead does.
+        let mut made = vec![stage.make(spec("host")).await];
+        let log = stage.host.path().join("data/run/keeper.log");
+        until_contains(log, "go to the mount point").await;
+        fs::rename(&hidden, &place).unwrap();
+        for _ in 0..BEGUN {
+            made.push(stage.make(spec("host")).await);
         }
-        until_dead(&waiting).await;
-        let id = stage.make(spec("host")).await;
-        stage.end(&[id]).await;
+        let begun = made.iter().filter(|id| waiting.contains_key(&stage.pid(**id)));
+        assert_eq!(begun.count(), BEGUN);
+        stage.end(&made).await;
     }
 
     /// Its own begins when it is asked for; the others stay for those that are like the one before.

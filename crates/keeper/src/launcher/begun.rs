@@ -58,7 +58,7 @@ impl Drop for Init {
 
 /// From a process that [`crate::cgroup::enter`]ed the cgroups of `incarnation`. On failure no process is left.
 ///
-/// It enters the sandbox's network for good.
+/// With egress it enters the sandbox's network for good.
 pub(crate) fn begin(
     outline: &Outline,
     incarnation: &str,
