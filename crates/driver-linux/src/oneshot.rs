@@ -25,7 +25,7 @@ use crate::pool::{Disk, DiskConfig, DiskKind, DiskPool};
 use crate::privilege::Privilege;
 use crate::template::{Built, TemplateStore, definition};
 use crate::{guest_binary, incarnation, run_record};
-use keeper::process::devices_at;
+use keeper::process::{devices_at, sockets_at};
 use keeper::sys::{self, Fork};
 use keeper::{devices, wire};
 
@@ -266,6 +266,7 @@ fn launch(
         filters: Filters::compile()?,
         privilege,
         devices_at: devices_at(layout.root())?,
+        sockets_at: sockets_at(layout.root())?,
         boot_id: run_record::boot_id()?,
         hierarchy: hierarchy.clone(),
         trace: false,

@@ -3,34 +3,37 @@
 //! ```text
 //!  launcher (root)                         init (the sandbox's PID 1)
 //!  ─ cgroups made and entered              ┐
-//!  ─ become the range's base uid           │ begin: what needs no plan, so that a launcher that waits
-//!  ─ clone3(user, pid) ──────────────────► │ for one may have done it for the sandbox that comes next
+//!  ─ the guest's socket                    │ begin: what needs no plan, so that a launcher that waits
+//!  ─ become the range's base uid           │ for one may have done it for the sandbox that comes next
+//!  ─ clone3(user, pid) ──────────────────► │
 //!  ─ id maps, limits                       │ unshare(net, mount, ipc, uts): 0.5 ms
 //!  ◄────────────────────────── namespaces ─│
-//!  ─ egress sockets in its network         │ root inside, unshare(cgroup), /proc, /sys and the like
+//!  ─ egress sockets in its network         │ root inside, unshare(cgroup), /proc, /sys and the like,
+//!  ◄─────────────────────────────── ready ─│ seccomp, capabilities, exec guestd, which waits
 //!                                          ┘
-//!  ─ the guest's socket                    ┐ finish
 //!  ─ wait until the server has made the disks
-//!  ─ idmapped trees, the plan ───────────► │ the root: overlay, mounts, pivot_root
-//!  ─ run record, go ─────────────────────► │ seccomp, capabilities
-//!  ◄──────────────── end of file, or the step that failed ─ exec guestd
+//!  ─ idmapped trees                        ┐ finish
+//!  ─ name the socket, run record           │
+//!  ─ join the sandbox: overlay, mounts, pivot_root, which takes the guest along
+//!  ─ nonce, user, workdir ───────────────► │ guestd serves
+//!                                          ┘
 //! ```
 //!
-//! A failing step kills what was started; the keeper removes the cgroups, the driver the disks.
+//! A failing step kills what was started; the keeper removes the cgroups (and the run record, which a launcher that
+//! has joined the sandbox cannot reach), the driver the disks.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Context;
-use rustix::net::SocketAddrUnix;
 use rustix::process::Pid;
 
-use crate::cgroup::{self, Hierarchy, Leaf};
+use crate::cgroup::{self, Hierarchy};
 use crate::plan::{LaunchPlan, RunRecord};
 use crate::privilege::Privilege;
 use crate::seccomp;
-use crate::{egress, incarnation, run_record, sys, wire};
+use crate::{egress, incarnation, run_record, sys};
 
 pub(crate) mod asker;
 mod begun;
@@ -42,12 +45,8 @@ mod trace;
 pub use asker::Asker;
 pub use begun::open_egress;
 pub(crate) use begun::{Begun, begin};
-use init::{Order, Programs};
-pub(crate) use root::Ahead;
+use root::Trees;
 use trace::Trace;
-
-/// Connections to a guest that wait while it is busy.
-const BACKLOG: i32 = 128;
 
 /// What every launch shares, made once by the keeper.
 pub struct Shared {
@@ -57,6 +56,8 @@ pub struct Shared {
     pub privilege: Privilege,
     /// An empty directory to put `/dev` together at, where that has to be done somewhere.
     pub devices_at: PathBuf,
+    /// Where sockets of guests wait for their names, by incarnation.
+    pub sockets_at: PathBuf,
     /// Print what each step cost.
     pub trace: bool,
 }
@@ -93,7 +94,7 @@ pub fn launch(
     devices: OwnedFd,
 ) -> anyhow::Result<Launched> {
     asker.must_wait()?;
-    let begun = begin(&plan.outline(), incarnation, shared, (devices, Ahead::No))?;
+    let begun = begin(&plan.outline(), incarnation, shared, devices)?;
     finish(begun, plan, incarnation, (shared, asker))
 }
 
@@ -107,101 +108,45 @@ pub(crate) fn finish(
     incarnation: &str,
     (shared, asker): (&Shared, Asker<'_>),
 ) -> anyhow::Result<Launched> {
-    let outcome = attend(begun, plan, incarnation, (shared, asker));
-    if outcome.is_err() {
-        let _ = std::fs::remove_file(&plan.record);
-        let _ = std::fs::remove_file(&plan.guest.socket);
-    }
-    outcome
+    let mut trace = Trace::new(shared.trace);
+    let (mut begun, trees) = match announce(begun, plan, incarnation, (shared, asker), &mut trace) {
+        Ok(announced) => announced,
+        Err(error) => {
+            let _ = std::fs::remove_file(&plan.record);
+            return Err(error);
+        }
+    };
+    begun.build_root(&trees, plan, shared.privilege)?;
+    drop(trees);
+    asker.must_wait()?;
+    trace.step("mounts");
+    let (pid, egress) = begun.release(plan)?;
+    trace.step("guest");
+    trace.print(&plan.sandbox);
+    Ok(Launched { pid, egress })
 }
 
-fn attend(
+/// All that is done in sight of the host: the trees to mount, and the record of who runs.
+fn announce(
     mut begun: Begun,
     plan: &LaunchPlan,
     incarnation: &str,
     (shared, asker): (&Shared, Asker<'_>),
-) -> anyhow::Result<Launched> {
-    let mut trace = Trace::new(shared.trace);
+    trace: &mut Trace,
+) -> anyhow::Result<(Begun, Trees)> {
     asker.must_wait()?;
-    let open = |path: &PathBuf| high(File::open(path).context("open the guest's programs")?);
-    let agents = plan.guest.agents.as_ref().map(open).transpose()?;
-    let programs = Programs { guest: open(&plan.guest.binary)?, agents };
     if plan.disks_follow {
         asker.must_have_made_disks()?;
         trace.step("disks");
     }
     let trees = trees(plan, shared, &begun.user_ns)?;
-    let order = Order::new(plan, &begun.listener, &programs, &trees);
-    wire::send(&begun.orders, &order, &[]).context("send init its plan")?;
-    trace.step("trees and plan");
-    // Beside the mounts.
-    listen(&begun.listener, &plan.guest.socket)?;
+    trace.step("trees");
+    begun.put_socket(&plan.guest.socket)?;
     let mut leaf = shared.hierarchy.leaf(incarnation);
     if let Some(io) = &plan.io {
         leaf.legacy.extend(shared.hierarchy.limit_io(incarnation, begun.pid(), io)?);
     }
     cgroup::delegate_to(&leaf, plan.uid_base)?;
-    record(&begun, plan, incarnation, (shared, leaf))?;
-    asker.must_wait()?;
-    begun.tell(init::GO)?;
-    trace.step("socket and run record");
-    begun.hear(init::HAS_TABLE)?;
-    begun.part();
-    drop(trees);
-    begun.hear_end(Vec::new())?;
-    trace.step("mounts and exec");
-    trace.print(&plan.sandbox);
-    let (pid, egress) = begun.release();
-    Ok(Launched { pid, egress })
-}
-
-fn listen(listener: &OwnedFd, path: &Path) -> anyhow::Result<()> {
-    match std::fs::remove_file(path) {
-        Ok(()) => {}
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-        Err(error) => return Err(error).context("remove the old guest socket"),
-    }
-    let address = SocketAddrUnix::new(path).context("name the guest socket")?;
-    rustix::net::bind(listener, &address).context("bind the guest socket")?;
-    rustix::net::listen(listener, BACKLOG).context("listen at the guest socket")
-}
-
-/// Moves a descriptor above the numbers that the guest's own are placed at.
-fn high(fd: impl Into<OwnedFd>) -> anyhow::Result<OwnedFd> {
-    rustix::io::fcntl_dupfd_cloexec(fd.into(), 64).context("move a descriptor")
-}
-
-fn trees(plan: &LaunchPlan, shared: &Shared, user_ns: &File) -> anyhow::Result<root::Trees> {
-    // Mounts map ids for the host's root only; a namespace's sandboxes have the ids of the disk.
-    let map = (shared.privilege == Privilege::Host).then(|| user_ns.as_fd());
-    let read_only = sys::MOUNT_ATTR_RDONLY | sys::MOUNT_ATTR_NODEV;
-    let mut layers = Vec::new();
-    for layer in &plan.root.layers {
-        layers.push(root::detached(layer, map, read_only)?);
-    }
-    let mut binds = Vec::new();
-    for (source, target) in &plan.root.binds {
-        let attributes = read_only | sys::MOUNT_ATTR_NOSUID;
-        binds.push((root::detached(source, map, attributes)?, target.clone()));
-    }
-    Ok(root::Trees {
-        layers,
-        upper: root::detached(&plan.root.upper, map, sys::MOUNT_ATTR_NODEV)?,
-        workspace: root::detached(
-            &plan.workspace,
-            map,
-            sys::MOUNT_ATTR_NODEV | sys::MOUNT_ATTR_NOSUID,
-        )?,
-        binds,
-    })
-}
-
-fn record(
-    begun: &Begun,
-    plan: &LaunchPlan,
-    incarnation: &str,
-    (shared, leaf): (&Shared, Leaf),
-) -> anyhow::Result<()> {
     let pid = begun.pid().as_raw_nonzero().get();
     let record = RunRecord {
         incarnation: incarnation.to_owned(),
@@ -215,5 +160,37 @@ fn record(
         socket: plan.guest.socket.clone(),
         started_at: jiff::Timestamp::now(),
     };
-    run_record::write(&plan.record, &record)
+    run_record::write(&plan.record, &record)?;
+    trace.step("socket and run record");
+    Ok((begun, trees))
+}
+
+/// Moves a descriptor above the numbers that the guest's own are placed at.
+fn high(fd: impl Into<OwnedFd>) -> anyhow::Result<OwnedFd> {
+    rustix::io::fcntl_dupfd_cloexec(fd.into(), 64).context("move a descriptor")
+}
+
+fn trees(plan: &LaunchPlan, shared: &Shared, user_ns: &File) -> anyhow::Result<Trees> {
+    // Mounts map ids for the host's root only; a namespace's sandboxes have the ids of the disk.
+    let map = (shared.privilege == Privilege::Host).then(|| user_ns.as_fd());
+    let read_only = sys::MOUNT_ATTR_RDONLY | sys::MOUNT_ATTR_NODEV;
+    let mut layers = Vec::new();
+    for layer in &plan.root.layers {
+        layers.push(root::detached(layer, map, read_only)?);
+    }
+    let mut binds = Vec::new();
+    for (source, target) in &plan.root.binds {
+        let attributes = read_only | sys::MOUNT_ATTR_NOSUID;
+        binds.push((root::detached(source, map, attributes)?, target.clone()));
+    }
+    Ok(Trees {
+        layers,
+        upper: root::detached(&plan.root.upper, map, sys::MOUNT_ATTR_NODEV)?,
+        workspace: root::detached(
+            &plan.workspace,
+            map,
+            sys::MOUNT_ATTR_NODEV | sys::MOUNT_ATTR_NOSUID,
+        )?,
+        binds,
+    })
 }

@@ -42,15 +42,26 @@ pub struct Outline {
     pub limits: Limits,
     pub egress: bool,
     pub mount_point: PathBuf,
+    pub binary: PathBuf,
+    pub agents: Option<PathBuf>,
+    pub can_wait: bool,
+    pub no_new_privs: bool,
+    pub nesting: bool,
 }
 
 impl LaunchPlan {
     pub fn outline(&self) -> Outline {
+        let guest = &self.guest;
         Outline {
             uid_base: self.uid_base,
             limits: self.limits,
             egress: self.egress,
             mount_point: self.root.mount_point.clone(),
+            binary: guest.binary.clone(),
+            agents: guest.agents.clone(),
+            can_wait: guest.can_wait,
+            no_new_privs: guest.no_new_privs,
+            nesting: guest.nesting,
         }
     }
 }
@@ -86,6 +97,9 @@ pub struct RootPlan {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct GuestPlan {
     pub binary: PathBuf,
+    /// Whether the program takes arguments after it was started. Those of older servers do not.
+    #[serde(default)]
+    pub can_wait: bool,
     /// The agent daemon, which the guest starts when it is wanted.
     #[serde(default)]
     pub agents: Option<PathBuf>,

@@ -113,6 +113,7 @@ fn run(dir: &Path) -> anyhow::Result<()> {
             filters: Filters::compile()?,
             privilege,
             devices_at: devices_at(dir)?,
+            sockets_at: sockets_at(dir)?,
             boot_id: run_record::boot_id()?,
             hierarchy: Hierarchy::detect(
                 std::fs::read_to_string(dir.join("instance")).context("read instance")?.trim(),
@@ -130,6 +131,7 @@ fn run(dir: &Path) -> anyhow::Result<()> {
         quitting: false,
     };
     std::fs::create_dir_all(&keeper.exits).context("make the directory of exits")?;
+    keeper.remove_old_sockets().context("remove sockets that nobody waits at")?;
     while !(keeper.quitting && keeper.launchers.is_empty() && keeper.guests.is_empty()) {
         keeper.turn(&children)?;
     }
@@ -140,6 +142,13 @@ fn run(dir: &Path) -> anyhow::Result<()> {
 pub fn devices_at(dir: &Path) -> anyhow::Result<PathBuf> {
     let path = dir.join("run/dev");
     std::fs::create_dir_all(&path).context("make the place of /dev")?;
+    Ok(path)
+}
+
+/// Where sockets of guests may wait for their names.
+pub fn sockets_at(dir: &Path) -> anyhow::Result<PathBuf> {
+    let path = dir.join("run/next");
+    std::fs::create_dir_all(&path).context("make the place of sockets to come")?;
     Ok(path)
 }
 
@@ -157,6 +166,19 @@ fn lock(dir: &Path) -> anyhow::Result<File> {
 }
 
 impl Keeper {
+    /// Those of launchers that were killed with an earlier keeper.
+    fn remove_old_sockets(&self) -> anyhow::Result<()> {
+        for entry in std::fs::read_dir(&self.shared.sockets_at)? {
+            let entry = entry?;
+            let incarnation = entry.file_name();
+            let leaf = self.shared.hierarchy.leaf(&incarnation.to_string_lossy());
+            if !leaf.unified.is_some_and(|dir| cgroup::is_populated(&dir)) {
+                let _ = std::fs::remove_file(entry.path());
+            }
+        }
+        Ok(())
+    }
+
     fn turn(&mut self, children: &OwnedFd) -> anyhow::Result<()> {
         let own = self.own.as_ref().context("a child runs the keeper's loop")?;
         let mut fds = [
@@ -284,10 +306,16 @@ impl Keeper {
             return;
         }
         let leaf = self.shared.hierarchy.leaf(&launching.incarnation);
-        if let Some(unified) = &leaf.unified
-            && cgroup::kill(unified).is_ok()
-        {
+        let is_dead = match &leaf.unified {
+            Some(unified) => cgroup::kill(unified).is_ok(),
+            // One that was not killed has ended its guest.
+            None => libc::WIFEXITED(status),
+        };
+        let _ = std::fs::remove_file(self.shared.sockets_at.join(&launching.incarnation));
+        if is_dead {
             launching.forget_record();
+        }
+        if let (true, Some(unified)) = (is_dead, &leaf.unified) {
             cgroup::remove(unified, &leaf.legacy);
         }
     }

@@ -262,6 +262,7 @@ pub(crate) fn plan_of(
         io: None,
         guest: GuestPlan {
             binary: PathBuf::new(),
+            can_wait: true,
             agents: None,
             socket: layout.socket(name),
             user: built.template.user.clone(),

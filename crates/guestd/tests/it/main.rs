@@ -8,6 +8,7 @@ mod attack_archives;
 mod commands;
 mod filesystem;
 mod guest;
+mod late;
 mod pid_one;
 mod processes;
 mod tails_and_tunnels;

@@ -1,25 +1,32 @@
-//! The first part of a launch, which can be done before there is a plan: PID 1 in namespaces of its own, with its
-//! limits, its network and the kernel's file systems.
+//! The first part of a launch, which can be done before there is a plan: PID 1 behind its walls, with its limits, its
+//! network and the kernel's file systems, which has become the guest and waits to be told what for.
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::{AsFd, IntoRawFd, OwnedFd};
+use std::net::Shutdown;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with,
+};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use rustix::thread::set_thread_res_uid;
+use rustix::thread::{ThreadNameSpaceType, move_into_thread_name_spaces, set_thread_res_uid};
 
-use super::root::Ahead;
+use super::root::{self, Trees, Ways};
 use super::{Shared, high, init, rlimits};
 use crate::egress;
-use crate::plan::Outline;
+use crate::plan::{LaunchPlan, Outline};
 use crate::privilege::Privilege;
 use crate::sys::{self, Fork};
+
+/// Connections to a guest that wait while it is busy.
+const BACKLOG: i32 = 128;
 
 /// A launch that takes longer has failed; the whole of it is 3 ms.
 const INIT_SECONDS_MAX: i64 = 20;
@@ -30,14 +37,21 @@ pub(crate) struct Begun {
     init: Init,
     process: OwnedFd,
     pub(super) user_ns: File,
-    /// Where the guest will listen; made before this process entered the sandbox's network, which shows the names
-    /// of its sockets inside.
-    pub(super) listener: OwnedFd,
+    socket: Socket,
     egress: Option<egress::Sockets>,
-    pub(super) orders: UnixStream,
+    orders: UnixStream,
     said: File,
-    /// Ours of what init has too. They are one table's until it says that it has its own.
-    inits_ends: Option<init::Ends>,
+}
+
+/// Where a guest will listen, or does. Removed with this value.
+struct Socket(Option<PathBuf>);
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        if let Some(path) = &self.0 {
+            let _ = std::fs::remove_file(path);
+        }
+    }
 }
 
 /// Ended and waited for with this value. A PID 1 takes its namespace along.
@@ -63,28 +77,32 @@ pub(crate) fn begin(
     outline: &Outline,
     incarnation: &str,
     shared: &Shared,
-    (devices, ahead): (OwnedFd, Ahead),
+    devices: OwnedFd,
 ) -> anyhow::Result<Begun> {
     let (orders, inits_orders) = UnixStream::pair().context("socket pair")?;
-    let inits_orders = high(inits_orders)?;
     orders.set_write_timeout(Some(Duration::from_secs(INIT_SECONDS_MAX.cast_unsigned())))?;
     let (said, inits_said) = pipe_with(PipeFlags::CLOEXEC)?;
+    // Before this process enters the sandbox's network, which shows the names of its sockets inside.
+    let (listener, socket) = listen_at(shared.sockets_at.join(incarnation))?;
+    let open = |path: &PathBuf| high(File::open(path).context("open the guest's programs")?);
+    let given = init::Given {
+        orders: high(inits_orders)?.into(),
+        launcher: pidfd_open(rustix::process::getpid(), PidfdFlags::empty())?,
+        devices,
+        listener,
+        guest: open(&outline.binary)?,
+        agents: outline.agents.as_ref().map(open).transpose()?,
+    };
     let inits_said = high(inits_said)?;
-    let listener =
-        socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    let listener = high(listener)?;
-    let launcher = pidfd_open(rustix::process::getpid(), PidfdFlags::empty())?;
     rustix::process::chdir(&outline.mount_point).context("go to the mount point")?;
     if shared.privilege != Privilege::Host {
         rlimits::before_clone(&outline.limits, &shared.hierarchy, outline.uid_base)?;
     }
-    let ends = init::Ends { orders: inits_orders, said: inits_said, launcher };
     let pid = match clone_as(outline.uid_base, shared.privilege)? {
-        Fork::Child => init::run(shared, ends, (devices, ahead)),
+        Fork::Child => init::run(shared, outline, (given, inits_said)),
         Fork::Parent(pid) => pid,
     };
-    // Init closes it, in the table of both: to close it here too would hit what has its number by then.
-    let _ = devices.into_raw_fd();
+    drop((given, inits_said));
     let init = Init { pid, released: false };
     let mut begun = Begun {
         outline: outline.clone(),
@@ -92,11 +110,10 @@ pub(crate) fn begin(
         init,
         user_ns: File::open(format!("/proc/{}/ns/user", pid.as_raw_nonzero()))
             .context("open the user namespace")?,
-        listener,
+        socket,
         egress: None,
         orders,
         said: File::from(said),
-        inits_ends: Some(ends),
     };
     begun.map_ids(shared.privilege)?;
     shared.hierarchy.limit(incarnation, &outline.limits)?;
@@ -105,6 +122,16 @@ pub(crate) fn begin(
         begun.egress = Some(open_egress(pid, shared.privilege.steering())?);
     }
     Ok(begun)
+}
+
+fn listen_at(path: PathBuf) -> anyhow::Result<(OwnedFd, Socket)> {
+    let listener =
+        socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    let address = SocketAddrUnix::new(&path).context("name the guest's socket")?;
+    bind(&listener, &address).context("bind the guest's socket")?;
+    let socket = Socket(Some(path));
+    listen(&listener, BACKLOG).context("listen at the guest's socket")?;
+    Ok((high(listener)?, socket))
 }
 
 impl Begun {
@@ -132,15 +159,58 @@ impl Begun {
             std::fs::write(format!("/proc/{id}/{file}"), map)
                 .with_context(|| format!("write {file}"))?;
         }
-        self.tell(init::IDS_ARE_MAPPED)
+        self.orders.write_all(init::IDS_ARE_MAPPED).context("speak to init")
     }
 
-    pub(super) fn tell(&mut self, word: &[u8]) -> anyhow::Result<()> {
-        self.orders.write_all(word).context("speak to init")
+    /// Moves the guest's socket to where it is dialled.
+    pub(super) fn put_socket(&mut self, path: &Path) -> anyhow::Result<()> {
+        let made = self.socket.0.as_ref().context("the socket was moved before")?;
+        std::fs::rename(made, path).context("name the guest's socket")?;
+        self.socket.0 = Some(path.to_owned());
+        Ok(())
+    }
+
+    /// Joins the sandbox for good, and builds the root that it and this process have then. Nothing of the host is in
+    /// reach any more: if this or what follows fails, the run record and the socket are others' to remove.
+    pub(super) fn build_root(
+        &mut self,
+        trees: &Trees,
+        plan: &LaunchPlan,
+        privilege: Privilege,
+    ) -> anyhow::Result<()> {
+        self.hear(init::IS_READY)?;
+        self.socket.0 = None;
+        let one_id = privilege.has_one_id();
+        let kinds = ThreadNameSpaceType::USER
+            | ThreadNameSpaceType::MOUNT
+            | ThreadNameSpaceType::HOST_NAME_AND_NIS_DOMAIN_NAME;
+        move_into_thread_name_spaces(self.process.as_fd(), kinds).context("join the sandbox")?;
+        init::become_root_inside(one_id)?;
+        rustix::system::sethostname(plan.guest.hostname.as_bytes()).context("set hostname")?;
+        let ways = Ways {
+            volatile: plan.root.volatile,
+            one_id,
+            nesting: plan.guest.nesting,
+            config_uid: plan.root.config_uid,
+        };
+        root::enter(trees, ways)
+    }
+
+    /// Lets the guest go, which outlives this process.
+    pub(super) fn release(
+        mut self,
+        plan: &LaunchPlan,
+    ) -> anyhow::Result<(Pid, Option<egress::Sockets>)> {
+        let arguments = init::arguments(plan)?;
+        self.orders.write_all(arguments.as_bytes()).context("speak to the guest")?;
+        self.orders.shutdown(Shutdown::Write).context("speak to the guest")?;
+        self.hear_end(Vec::new())?;
+        self.init.released = true;
+        Ok((self.init.pid, self.egress.take()))
     }
 
     /// Waits for one word, or for why it does not come.
-    pub(super) fn hear(&mut self, word: &[u8; 1]) -> anyhow::Result<()> {
+    fn hear(&mut self, word: &[u8; 1]) -> anyhow::Result<()> {
         let mut first = [0u8; 1];
         self.wait()?;
         self.said.read_exact(&mut first).context("init died before it began")?;
@@ -150,14 +220,8 @@ impl Begun {
         self.hear_end(first.to_vec())
     }
 
-    /// Init has a descriptor table of its own: closing ours leaves its copies as the last.
-    pub(super) fn part(&mut self) {
-        self.inits_ends = None;
-    }
-
     /// Waits until init says nothing more, because it became the guest. What it says instead is why not.
-    pub(super) fn hear_end(&mut self, mut words: Vec<u8>) -> anyhow::Result<()> {
-        self.part();
+    fn hear_end(&mut self, mut words: Vec<u8>) -> anyhow::Result<()> {
         self.wait()?;
         self.said.read_to_end(&mut words).context("hear from init")?;
         if !words.is_empty() {
@@ -179,12 +243,6 @@ impl Begun {
         }
         Ok(())
     }
-
-    /// It is the guest now, and outlives this process.
-    pub(super) fn release(mut self) -> (Pid, Option<egress::Sockets>) {
-        self.init.released = true;
-        (self.init.pid, self.egress.take())
-    }
 }
 
 /// Clones PID 1 with the range's base uid as its creator, so that the kernel's budgets (inotify,
@@ -195,7 +253,7 @@ fn clone_as(uid: u32, privilege: Privilege) -> anyhow::Result<Fork> {
     if privilege != Privilege::Host {
         stay_visible()?;
     }
-    let flags = libc::CLONE_NEWUSER | libc::CLONE_NEWPID | libc::CLONE_FILES;
+    let flags = libc::CLONE_NEWUSER | libc::CLONE_NEWPID;
     let side = sys::clone(flags);
     if !matches!(side, Ok(Fork::Child)) {
         let root = rustix::process::Uid::ROOT;

@@ -1,4 +1,5 @@
-//! Builds the file system of a sandbox from inside its namespaces and moves into it.
+//! Builds the file system of a sandbox from inside its namespaces: what is the same in all of them by its PID 1, the
+//! rest by the launcher once it has joined them, which takes PID 1 along into the new root.
 //!
 //! Everything is mounted by descriptor: nothing appears in the host's mount table, and the path
 //! names of a hostile tree are never walked by the host.
@@ -92,13 +93,6 @@ fn clone_tree(dir: impl AsFd, path: &Path) -> anyhow::Result<OwnedFd> {
     open_tree(dir, path, flags).with_context(|| format!("open tree {}", path.display()))
 }
 
-/// Whether there is no plan yet, nor may be for long.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ahead {
-    Yes,
-    No,
-}
-
 /// What differs from root to root.
 #[derive(Clone, Copy)]
 pub(super) struct Ways {
@@ -113,15 +107,14 @@ pub(super) struct Ways {
 }
 
 /// What is the same in every sandbox: puts together what the kernel makes, in a directory to build on, which is the
-/// working directory then. Runs inside, as root there. Gives the directory of the sandbox's own cgroup, if it has one,
+/// root directory then. Runs inside, as root there. Gives the directory of the sandbox's own cgroup, if it has one,
 /// for the guest to make those of commands in.
 ///
-/// Who does it ahead leaves all mounts of the host, which would not go, there, as long as a copy of theirs is here.
-/// Otherwise [`enter`] leaves them a moment later.
+/// All mounts of the host are left: as long as a copy of theirs is here they would not go, there.
 pub(super) fn prepare(
     devices: OwnedFd,
     (privilege, groups): (Privilege, bool),
-    ahead: Ahead,
+    nesting: bool,
 ) -> anyhow::Result<Option<OwnedFd>> {
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     mount_change("/", private).context("make mounts private")?;
@@ -129,9 +122,7 @@ pub(super) fn prepare(
     let proc = new_mount("proc", &[], guarded())?;
     let sys = new_mount("sysfs", &[], guarded_read_only())?;
     enter_place()?;
-    if ahead == Ahead::Yes {
-        become_root_directory()?;
-    }
+    become_root_directory()?;
     attach_to(whole, WHOLE)?;
     for (mount, place) in [proc, sys, devices].into_iter().zip(KERNELS) {
         attach_to(mount, place)?;
@@ -144,7 +135,10 @@ pub(super) fn prepare(
     let shared_memory = [("mode", "1777"), ("size", "64m")];
     mount_new("tmpfs", &shared_memory, guarded(), "dev/shm")?;
     let cgroup = cgroups(groups)?;
-    bound_namespaces(&["user"], "0")?;
+    match nesting {
+        true => bound_namespaces(&KINDS, NESTED_MAX)?,
+        false => bound_namespaces(&["user"], "0")?,
+    }
     mask()?;
     Ok(cgroup)
 }
@@ -171,7 +165,8 @@ fn become_root_directory() -> anyhow::Result<()> {
     rustix::process::chdir("/").context("chdir to the new root")
 }
 
-/// Mounts the rest and makes it this process's root. Runs inside, after [`prepare`].
+/// Mounts the rest and makes it the root of PID 1 and of this process, which has joined its namespaces after
+/// [`prepare`], as root there.
 pub(super) fn enter(trees: &Trees, ways: Ways) -> anyhow::Result<()> {
     // The overlay takes only layers of our own mount namespace, so each is attached somewhere in
     // it first; all of that goes with the old root.
@@ -183,9 +178,6 @@ pub(super) fn enter(trees: &Trees, ways: Ways) -> anyhow::Result<()> {
     }
     let root = overlay(trees, ways.volatile)?;
     let views = views(trees)?;
-    if ways.nesting {
-        bound_namespaces(&KINDS, NESTED_MAX)?;
-    }
     attach_to(root, ROOT)?;
     rustix::process::chdir(ROOT).context("enter the new root")?;
     for (tree, target) in &views {

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Keeper, REQUEST_TIMEOUT, answer, answer_egress, failed, log};
 use crate::egress::Sockets;
-use crate::launcher::{self, Ahead, Asker, Begun, Launched};
+use crate::launcher::{self, Asker, Begun, Launched};
 use crate::plan::{LaunchPlan, Outline, Reply};
 use crate::privilege::Privilege;
 use crate::run_record;
@@ -171,15 +171,13 @@ impl Keeper {
         let mut begun = None;
         loop {
             let Ok((task, fds)) = wire::receive::<Task>(orders) else { return false };
-            let mut begin = |outline: &Outline, ahead| {
+            let mut begin = |outline: &Outline| {
                 let devices = devices.take().unwrap_or_else(|| self.devices())?;
-                launcher::begin(outline, incarnation, &self.shared, (devices, ahead))
+                launcher::begin(outline, incarnation, &self.shared, devices)
             };
             let plan = match task {
                 Task::Begin(outline) => {
-                    begun = begin(&outline, Ahead::Yes)
-                        .inspect_err(|error| log(&format!("{error:#}")))
-                        .ok();
+                    begun = begin(&outline).inspect_err(|error| log(&format!("{error:#}"))).ok();
                     continue;
                 }
                 Task::Launch(plan) => plan,
@@ -191,7 +189,7 @@ impl Keeper {
             let outline = plan.outline();
             // What did not begin, or was killed since, begins now.
             let begun = begun.filter(|begun: &Begun| begun.is_for(&outline));
-            let launched = begun.map_or_else(|| begin(&outline, Ahead::No), Ok).and_then(|begun| {
+            let launched = begun.map_or_else(|| begin(&outline), Ok).and_then(|begun| {
                 launcher::finish(begun, &plan, incarnation, (&self.shared, asker))
             });
             return self.answer_launched(launched, incarnation, &connection);

@@ -33,6 +33,9 @@ pub(super) fn leaks(
     extra("an unfinished delete", &data.join("deleting"), &|_| false);
     extra("a waiting sandbox", &data.join("warm"), &|_| waiting.len() <= WAITING_MAX);
     extra("a socket", &data.join("run/g"), &|name| running.contains(name) || waits(name));
+    let groups_of_ours = control_groups(&town.instance()?);
+    let has_group = |name: &str| groups_of_ours.iter().any(|group| group.join(name).is_dir());
+    extra("a socket of a guest to come", &data.join("run/next"), &has_group);
     extra("what is left of a build", &data.join("builds"), &|_| false);
     extra("a note of an exit", &data.join("run/exits"), &|_| false);
     let is_blank = |name: &str| name.starts_with(".blank-");
