@@ -22,7 +22,7 @@ pub fn fork() -> io::Result<Fork> {
     side_of(libc::c_long::from(pid))
 }
 
-/// Like `fork`, with new namespaces (`CLONE_NEW…`) and possibly a shared descriptor table.
+/// Like `fork`, with new namespaces (`CLONE_NEW…`).
 pub fn clone(flags: libc::c_int) -> io::Result<Fork> {
     let mut args = [0u64; 11];
     args[0] = u64::try_from(flags).map_err(|_| io::ErrorKind::InvalidInput)?;

@@ -202,9 +202,11 @@ impl Begun {
         plan: &LaunchPlan,
     ) -> anyhow::Result<(Pid, Option<egress::Sockets>)> {
         let arguments = init::arguments(plan)?;
-        self.orders.write_all(arguments.as_bytes()).context("speak to the guest")?;
-        self.orders.shutdown(Shutdown::Write).context("speak to the guest")?;
+        let told = self.orders.write_all(arguments.as_bytes());
+        let told = told.and_then(|()| self.orders.shutdown(Shutdown::Write));
+        // One that could not become the guest says why.
         self.hear_end(Vec::new())?;
+        told.context("speak to the guest")?;
         self.init.released = true;
         Ok((self.init.pid, self.egress.take()))
     }
