@@ -2,7 +2,7 @@
 //! is cleared away in `remains`.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -13,6 +13,7 @@ use rustix::process::{PidfdFlags, pidfd_open};
 use super::LinuxDriver;
 use super::compute::Running;
 use crate::incarnation;
+use crate::plan::RunRecord;
 use crate::usage;
 
 /// How long killed processes may take to go; more means that the kernel holds one.
@@ -21,6 +22,14 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 const TERMINATE_TIMEOUT: Duration = Duration::from_secs(2);
 /// What is left to clear away of a sandbox that was removed waits this long.
 const AFTER_THE_ANSWER: Duration = Duration::from_millis(2);
+
+/// Its end is nobody's news then.
+pub(super) fn kill(id: SandboxId, (record, ending): (&RunRecord, &AtomicBool)) {
+    ending.store(true, Ordering::SeqCst);
+    if let Err(error) = incarnation::kill(record) {
+        tracing::error!(sandbox.id = %id, error = format!("{error:#}"), "could not kill");
+    }
+}
 
 impl LinuxDriver {
     /// Notices the death of an incarnation, whoever its parent is.
@@ -85,10 +94,7 @@ impl LinuxDriver {
 
     /// Answers when every process is dead, or after a while in which they did not die.
     pub(super) async fn kill_compute(&self, id: SandboxId, running: &Running) {
-        running.ending.store(true, Ordering::SeqCst);
-        if let Err(error) = incarnation::kill(&running.record) {
-            tracing::error!(sandbox.id = %id, error = format!("{error:#}"), "could not kill");
-        }
+        kill(id, (&running.record, &running.ending));
         if tokio::time::timeout(KILL_TIMEOUT, running.dead.cancelled()).await.is_err() {
             tracing::error!(sandbox.id = %id, "processes did not die in {KILL_TIMEOUT:?}");
         }

@@ -2,6 +2,7 @@
 //! and all of it may be repeated: a crash between two steps is mended by doing them again.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::Context;
 use driver::{Ended, Tombstone};
@@ -10,9 +11,9 @@ use model::{EndReason, SandboxId};
 
 use super::adopt::read_json;
 use super::blanks::use_tomb;
-use super::layout;
 use super::stored::{End, Tomb};
 use super::{Entry, Inner};
+use super::{end, layout};
 use crate::cgroup::Removed;
 use crate::incarnation;
 use crate::plan::RunRecord;
@@ -187,18 +188,19 @@ impl Inner {
         Ok(())
     }
 
-    /// From existing to deleted, durably: the tombstone, then the rename.
+    /// From existing to deleted, durably: the tombstone, then the rename. Its processes are told to die.
     pub(super) fn bury(&self, id: SandboxId, reason: EndReason) -> anyhow::Result<Tombstone> {
         // Two removals of one sandbox would write one file at once.
         let _one_at_a_time = self.burials.lock().expect("no holder of this lock panics");
         let stored = self.stored(id).map_err(anyhow::Error::from)?.without_env();
         // Before its processes are killed, so that what they used is told whatever happens then.
-        let last = {
+        let (last, running) = {
             let live = self.live();
             let entry = live.get(&id);
             let running = entry.and_then(|entry| entry.running.as_ref());
             let now = running.map(|running| self.ended(&running.record));
-            now.or_else(|| entry.and_then(|entry| entry.ended.clone()))
+            let last = now.or_else(|| entry.and_then(|entry| entry.ended.clone()));
+            (last, running.map(|one| (one.record.clone(), Arc::clone(&one.ending))))
         };
         let destroyed_at = Timestamp::now();
         let tomb = Tomb { stored, destroyed_at, reason, last: last.map(Into::into) };
@@ -210,7 +212,14 @@ impl Inner {
             let error = format!("{error:#}");
             tracing::warn!(sandbox.id = %id, error, "no tombstone for a removed sandbox");
         }
-        self.move_to_deleting(&id.bare())?;
+        let bare = id.bare();
+        self.rename_to_deleting(&self.layout.sandbox(&bare), &bare)?;
+        // The next server would finish it from here on, and a machine that fails ends them too: so they need not live
+        // until it is on the disk.
+        if let Some((record, ending)) = running {
+            end::kill(id, (&record, &ending));
+        }
+        layout::sync_dir(&self.layout.sandboxes())?;
         Ok(Tombstone { destroyed_at, end_reason: reason })
     }
 
