@@ -12,6 +12,7 @@ use rustix::process::{PidfdFlags, pidfd_open};
 
 use super::LinuxDriver;
 use super::compute::Running;
+use super::remains::Buried;
 use crate::incarnation;
 use crate::plan::RunRecord;
 use crate::usage;
@@ -146,12 +147,13 @@ impl LinuxDriver {
         // First the durable rename: from there on the next server finishes what this one does not.
         let inner = Arc::clone(&self.inner);
         let buried = tokio::task::spawn_blocking(move || inner.bury(id, reason));
-        let tombstone = match buried.await.context("remove")?.map_err(Error::from) {
-            Ok(tombstone) => tombstone,
-            // Somebody else's removal was faster.
-            Err(Error::NotFound { .. }) => return Ok(()),
-            Err(error) => return Err(error),
-        };
+        let Buried { tombstone, mounts } =
+            match buried.await.context("remove")?.map_err(Error::from) {
+                Ok(buried) => buried,
+                // Somebody else's removal was faster.
+                Err(Error::NotFound { .. }) => return Ok(()),
+                Err(error) => return Err(error),
+            };
         let running = match self.take_running(id) {
             None => None,
             Some(running) => {
@@ -174,12 +176,13 @@ impl LinuxDriver {
                 entry.tombstone = Some(tombstone);
             }
         }
-        // Nothing lives and nothing reaches the bytes any more; cgroups, egress and disks need not
+        // Nothing lives and nothing reaches the bytes any more; mounts, cgroups, egress and disks need not
         // keep the caller waiting (ruling 7).
         let driver = self.clone();
         self.inner.tasks.spawn(async move {
             // Nor get in the way of the answer, on a machine of few processors.
             tokio::time::sleep(AFTER_THE_ANSWER).await;
+            let _ = tokio::task::spawn_blocking(|| drop(mounts)).await;
             if let Some(running) = running {
                 driver.clear_up(id, running).await;
             }

@@ -1,6 +1,7 @@
 //! What a dead incarnation and a deleted sandbox leave on the host, and how that goes. All of it blocks,
 //! and all of it may be repeated: a crash between two steps is mended by doing them again.
 
+use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -22,6 +23,14 @@ use crate::usage;
 
 /// How long the end of a sandbox is told of after it is gone (ruling 7).
 pub(super) const TOMBSTONE: jiff::SignedDuration = jiff::SignedDuration::from_secs(60);
+
+/// A sandbox that is deleted, and whose processes die.
+pub(super) struct Buried {
+    pub(super) tombstone: Tombstone,
+    /// Its mounts stay until this is closed. Else the kernel takes them down before the last process is gone, which is
+    /// most of what there is to wait for.
+    pub(super) mounts: Option<File>,
+}
 
 impl Inner {
     /// Why an incarnation died, from the kernel's counters and the keeper's note.
@@ -189,7 +198,7 @@ impl Inner {
     }
 
     /// From existing to deleted, durably: the tombstone, then the rename. Its processes are told to die.
-    pub(super) fn bury(&self, id: SandboxId, reason: EndReason) -> anyhow::Result<Tombstone> {
+    pub(super) fn bury(&self, id: SandboxId, reason: EndReason) -> anyhow::Result<Buried> {
         // Two removals of one sandbox would write one file at once.
         let _one_at_a_time = self.burials.lock().expect("no holder of this lock panics");
         let stored = self.stored(id).map_err(anyhow::Error::from)?.without_env();
@@ -216,11 +225,13 @@ impl Inner {
         self.rename_to_deleting(&self.layout.sandbox(&bare), &bare)?;
         // The next server would finish it from here on, and a machine that fails ends them too: so they need not live
         // until it is on the disk.
-        if let Some((record, ending)) = running {
+        let mounts = running.and_then(|(record, ending)| {
+            let mounts = File::open(format!("/proc/{}/ns/mnt", record.pid));
             end::kill(id, (&record, &ending));
-        }
+            mounts.ok()
+        });
         layout::sync_dir(&self.layout.sandboxes())?;
-        Ok(Tombstone { destroyed_at, end_reason: reason })
+        Ok(Buried { tombstone: Tombstone { destroyed_at, end_reason: reason }, mounts })
     }
 
     pub(super) fn move_to_deleting(&self, bare: &str) -> anyhow::Result<()> {

@@ -229,3 +229,26 @@ pub(crate) async fn run_as(
     }
     panic!("no end: {}", String::from_utf8_lossy(&text));
 }
+
+/// Programs for the place of the guest, which need no other file: `exit(0)`, and `pause()` for ever.
+pub(crate) const ENDS_AT_ONCE: &[u8] = b"\xb8\x3c\0\0\0\x31\xff\x0f\x05";
+pub(crate) const SAYS_NOTHING: &[u8] = b"\xb8\x22\0\0\0\x0f\x05\xeb\xf7";
+
+/// A static program of this code (x86-64).
+pub(crate) fn program(code: &[u8]) -> Vec<u8> {
+    const HEADERS: u64 = 64 + 56;
+    const AT: u64 = 0x40_0000;
+    let size = HEADERS + code.len() as u64;
+    let mut file = b"\x7fELF\x02\x01\x01".to_vec();
+    file.resize(16, 0);
+    // An executable for this processor, of the first version.
+    file.extend([2, 0, 0x3e, 0, 1, 0, 0, 0]);
+    // Where it begins; where its one program header is; no sections.
+    file.extend([AT + HEADERS, 64, 0].map(u64::to_le_bytes).concat());
+    file.extend([0, 0, 64, 56, 1, 0, 0, 0].map(u16::to_le_bytes).concat());
+    // All of the file is mapped, readable and executable.
+    file.extend([1, 5].map(u32::to_le_bytes).concat());
+    file.extend([0, AT, AT, size, size, 0x1000].map(u64::to_le_bytes).concat());
+    file.extend(code);
+    file
+}

@@ -7,6 +7,7 @@
 mod needs_root {
     use std::collections::BTreeSet;
     use std::fs;
+    use std::os::unix::fs::PermissionsExt;
     use std::path::{Path, PathBuf};
     use std::process::Command;
 
@@ -14,7 +15,7 @@ mod needs_root {
     use driver_linux::{LinuxConfig, LinuxDriver};
     use model::{EndReason, Policy, SandboxId, SandboxSpec};
 
-    use crate::host::{Host, create, kill, run, run_record, spec};
+    use crate::host::{Host, SAYS_NOTHING, create, kill, program, run, run_record, spec};
 
     /// A host whose keeper can be taken away.
     struct Stage {
@@ -199,15 +200,17 @@ mod needs_root {
         // Other than what it may be replaced by, the file is busy while it runs: so it is moved.
         let kept = |stage: &Stage| stage.host.path().join("kept");
         let break_it = |stage: &Stage, _| {
-            let program = guest_program(stage);
-            fs::rename(&program, kept(stage)).unwrap();
-            // It lives, and listens to nobody.
-            fs::copy("/usr/bin/yes", program).unwrap();
+            let guest = guest_program(stage);
+            fs::rename(&guest, kept(stage)).unwrap();
+            fs::write(&guest, program(SAYS_NOTHING)).unwrap();
+            fs::set_permissions(guest, PermissionsExt::from_mode(0o755)).unwrap();
         };
         let mend = |stage: &Stage, _| {
-            let program = guest_program(stage);
-            fs::remove_file(&program).unwrap();
-            fs::rename(kept(stage), program).unwrap();
+            let guest = guest_program(stage);
+            fs::remove_file(&guest).unwrap();
+            fs::rename(kept(stage), guest).unwrap();
+            // Others of it may have been started for the sandboxes to come.
+            stage.end_keeper();
         };
         check("greet the guest", break_it, mend).await;
     }

@@ -4,13 +4,14 @@
 
 mod needs_root {
     use std::ffi::OsString;
+    use std::os::unix::fs::PermissionsExt;
     use std::sync::mpsc::TryRecvError;
 
     use driver::{Driver, Launch};
     use driver_linux::LinuxDriver;
     use model::{EndReason, Phase, Policy};
 
-    use crate::host::{Host, create, kill, run, run_record, spec};
+    use crate::host::{ENDS_AT_ONCE, Host, create, kill, program, run, run_record, spec};
 
     #[tokio::test]
     async fn a_new_server_adopts_what_runs_and_knows_what_is_stopped() {
@@ -51,9 +52,11 @@ mod needs_root {
         let away = |path: &std::path::Path| path.with_extension("away");
         for guest in &guests {
             std::fs::rename(guest, away(guest)).unwrap();
-            std::fs::copy("/bin/true", guest).unwrap();
+            std::fs::write(guest, program(ENDS_AT_ONCE)).unwrap();
+            std::fs::set_permissions(guest, PermissionsExt::from_mode(0o755)).unwrap();
         }
-        let failed = driver.start(kept.id, Policy::none()).await;
+        // With a way out, because guests that have none may have been started by now.
+        let failed = driver.start(kept.id, Policy::open()).await;
         assert!(failed.is_err());
         // As the engine does.
         driver.stop(kept.id, EndReason::Unknown).await.unwrap();
@@ -258,10 +261,10 @@ mod needs_root {
     async fn a_launch_whose_guest_dies_at_once_leaves_nothing() {
         let host = Host::new();
         let driver = host.driver().await;
-        let program = guest_program(&host);
-        let kept = std::fs::read(&program).unwrap();
-        std::fs::copy("/bin/false", &program).unwrap();
-        check_failure(&host, &driver, || std::fs::write(&program, kept).unwrap()).await;
+        let guest = guest_program(&host);
+        let kept = std::fs::read(&guest).unwrap();
+        std::fs::write(&guest, program(ENDS_AT_ONCE)).unwrap();
+        check_failure(&host, &driver, || std::fs::write(&guest, kept).unwrap()).await;
         driver.close().await;
     }
 

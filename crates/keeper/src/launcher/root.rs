@@ -200,7 +200,8 @@ pub(super) fn enter(trees: &Trees, ways: Ways) -> anyhow::Result<()> {
 }
 
 /// An upper must never be in two overlays at once. It is not: the kernel takes down a dead
-/// sandbox's mounts before its PID 1 can be waited for, and a start waits for that.
+/// sandbox's mounts before its PID 1 can be waited for, and a start waits for that. (Those of one that is removed may be
+/// held for a moment; it is never started again.)
 fn overlay(trees: &Trees, volatile: bool) -> anyhow::Result<OwnedFd> {
     let fs = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC).context("fsopen overlay")?;
     // By names below the mount point, which are ours: kernels before 6.13 take no descriptors here.
