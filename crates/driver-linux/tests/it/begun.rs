@@ -62,6 +62,22 @@ mod needs_root {
             members.collect()
         }
 
+        /// Of guests that have begun, by incarnation.
+        fn sockets(&self) -> BTreeSet<OsString> {
+            let names = fs::read_dir(self.host.path().join("data/run/next")).unwrap();
+            names.map(|entry| entry.unwrap().file_name()).collect()
+        }
+
+        async fn until_none_of(&self, sockets: &BTreeSet<OsString>) {
+            for _ in 0..200 {
+                if self.sockets().is_disjoint(sockets) {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(25)).await;
+            }
+            panic!("of {sockets:?} there are {:?}", self.sockets());
+        }
+
         async fn until_waiting(&self, count: usize) -> BTreeMap<i64, i64> {
             for _ in 0..200 {
                 let waiting = self.waiting();
@@ -156,26 +172,47 @@ mod needs_root {
     }
 
     /// Whoever of the two is killed, the other is gone too, and the next sandbox begins when it is asked for.
-    async fn check_killed(pick: fn((&i64, &i64)) -> i64) {
+    async fn check_killed(pick: fn((&i64, &i64)) -> i64) -> (Stage, BTreeSet<OsString>) {
         let stage = Stage::new().await;
         let waiting = stage.until_waiting(BEGUN).await;
+        let sockets = stage.sockets();
+        assert_eq!(sockets.len(), BEGUN);
         for pid in waiting.iter().map(pick) {
             assert!(kill(pid));
         }
         until_dead(&waiting).await;
         let id = stage.make(spec("host")).await;
         assert!(!waiting.contains_key(&stage.pid(id)));
-        stage.end(&[id]).await;
+        stage.driver.remove(id, EndReason::UserRequest).await.unwrap();
+        (stage, sockets)
     }
 
     #[tokio::test]
     async fn what_was_killed_while_it_waited_is_begun_again() {
-        check_killed(|(init, _)| *init).await;
+        let (stage, _) = check_killed(|(init, _)| *init).await;
+        stage.end(&[]).await;
     }
 
     #[tokio::test]
     async fn what_waits_dies_with_its_launcher() {
-        check_killed(|(_, launcher)| *launcher).await;
+        let (stage, sockets) = check_killed(|(_, launcher)| *launcher).await;
+        stage.until_none_of(&sockets).await;
+        stage.end(&[]).await;
+    }
+
+    /// As one leaves it whose launcher and keeper were killed together.
+    #[tokio::test]
+    async fn a_new_keeper_removes_sockets_of_guests_that_nobody_has_begun() {
+        let stage = Stage::new().await;
+        let stray = BTreeSet::from([OsString::from("0123456789abcdef")]);
+        fs::write(stage.host.path().join("data/run/next/0123456789abcdef"), "").unwrap();
+        assert!(kill(stage.host.keeper_pid().unwrap().into()));
+        while stage.host.keeper_pid().is_some() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let id = stage.make(spec("host")).await;
+        stage.until_none_of(&stray).await;
+        stage.end(&[id]).await;
     }
 
     #[tokio::test]

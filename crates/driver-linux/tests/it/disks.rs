@@ -275,7 +275,6 @@ mod needs_root {
         driver.close().await;
     }
 
-    /// The files below `dir` that loop devices are over, the pool's own included.
     /// A launch of another sandbox has copies of all mounts, for the moment until it leaves them.
     async fn until_no_loops(dir: &Path) {
         for _ in 0..100 {
@@ -287,6 +286,7 @@ mod needs_root {
         panic!("left: {:?}", loops_of(dir));
     }
 
+    /// The files below `dir` that loop devices are over, the pool's own included.
     fn loops_of(dir: &Path) -> Vec<String> {
         let mut files = Vec::new();
         for entry in std::fs::read_dir("/sys/block").unwrap() {

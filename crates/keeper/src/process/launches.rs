@@ -22,7 +22,7 @@ use crate::{cgroup, devices, wire};
 pub(super) const SPARES_FEW: usize = 4;
 pub(super) const SPARES_LOW: usize = 8;
 pub(super) const SPARES_HIGH: usize = 16;
-/// How many of them have begun with a sandbox that may be asked for next. Each takes some 0.5 MiB.
+/// How many of them have begun with a sandbox that may be asked for next. Each takes some 0.7 MiB, and what the kernel has for it.
 const BEGUN_MAX: usize = 4;
 
 /// A launcher that waits for a plan on the other end of this socket.
