@@ -23,9 +23,42 @@ mod seccomp;
 pub mod sys;
 pub mod wire;
 
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::path::Path;
+
+/// Writes `json` over what is at `path`, if there is anything; of what that had more, blanks are left. Not flushed.
+///
+/// A file that is emptied first, as [`std::fs::write`] does, gets new blocks, and ext4 begins to write them when it is
+/// closed. One that keeps its blocks has nothing but them to flush.
+pub fn write_over(path: &Path, json: &[u8]) -> io::Result<File> {
+    let mut file = File::options().write(true).create(true).truncate(false).open(path)?;
+    let had = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
+    let mut text = json.to_vec();
+    text.resize(json.len().max(had), b' ');
+    file.write_all(&text)?;
+    Ok(file)
+}
+
 /// `N` random bytes in hexadecimal.
 pub fn random_hex<const N: usize>() -> anyhow::Result<String> {
     let mut bytes = [0u8; N];
     getrandom::fill(&mut bytes).map_err(|error| anyhow::anyhow!("random source: {error}"))?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn what_is_written_over_is_read_as_if_nothing_had_been_there() -> anyhow::Result<()> {
+        let dir = tempfile::tempdir()?;
+        let path = dir.path().join("file.json");
+        for json in ["[1]", "[1,2,3]", "[]"] {
+            super::write_over(&path, json.as_bytes())?;
+            let read: Vec<u8> = serde_json::from_slice(&std::fs::read(&path)?)?;
+            assert_eq!(serde_json::to_string(&read)?, json);
+            assert_eq!(std::fs::metadata(&path)?.len(), if json == "[1]" { 3 } else { 7 });
+        }
+        Ok(())
+    }
 }

@@ -18,7 +18,7 @@ const ANSWERED: u32 = 0o400;
 pub fn write(path: &Path, record: &RunRecord) -> anyhow::Result<()> {
     let temp = path.with_extension("tmp");
     let text = serde_json::to_vec(record).context("encode run record")?;
-    fs::write(&temp, text).context("write run record")?;
+    crate::write_over(&temp, &text).context("write run record")?;
     fs::rename(&temp, path).context("rename run record")
 }
 

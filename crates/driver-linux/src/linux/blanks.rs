@@ -1,5 +1,4 @@
-//! What sandboxes to come are made from: directories with the files that a create and a delete write first, empty, and
-//! disks. A new file takes a file system up to half a millisecond (ext4 without a journal looks at all that was deleted
+//! What sandboxes to come are made from: directories with the files that a create and a delete write first, and disks. A new file takes a file system up to half a millisecond (ext4 without a journal looks at all that was deleted
 //! lately), disks a third of one. Nobody waits for them when they are made before.
 //!
 //! They are a convenience: where there is none, or it cannot be used, everything is made when it is wanted.
@@ -12,7 +11,7 @@ use std::time::Duration;
 use anyhow::Context;
 use tokio::sync::Notify;
 
-use super::{Inner, LinuxDriver};
+use super::{Inner, LinuxDriver, layout};
 use crate::pool::DiskPool;
 
 /// Of each. Creates in quick succession beyond these make their own.
@@ -24,7 +23,9 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// The file in a sandbox's directory that its tombstone will be.
 const TOMB: &str = "tomb";
 /// Under what names files of a sandbox are written before they get their own.
-const FILES: [&str; 3] = ["spec.tmp", "run.tmp", TOMB];
+const FILES: [&str; 2] = ["run.tmp", TOMB];
+/// The same for the spec, which is flushed.
+const SPEC: &str = "spec.tmp";
 
 pub(super) struct Blanks {
     dir: PathBuf,
@@ -107,10 +108,12 @@ impl Blanks {
 
     fn make_dir(&self) -> anyhow::Result<PathBuf> {
         let blank = self.dir.join(keeper::random_hex::<6>()?);
-        let made = fs::create_dir_all(&blank).and_then(|()| {
-            FILES.iter().try_for_each(|file| File::create(blank.join(file)).map(drop))
-        });
-        if let Err(error) = made {
+        let files = || {
+            fs::create_dir_all(&blank)?;
+            FILES.iter().try_for_each(|file| File::create(blank.join(file)).map(drop))?;
+            layout::make_room(&blank.join(SPEC))
+        };
+        if let Err(error) = files() {
             // Nobody knows of half a blank.
             let _ = fs::remove_dir_all(&blank);
             return Err(error).context("make a directory in advance");
@@ -178,6 +181,12 @@ mod tests {
         for file in FILES {
             assert_eq!(fs::metadata(place.join(file)).unwrap().len(), 0, "{file}");
         }
+        let block = fs::metadata(place.join(SPEC)).unwrap().ino();
+        layout::write_json(&place.join("spec.json"), &[1, 2]).unwrap();
+        let spec = fs::read(place.join("spec.json")).unwrap();
+        assert_eq!(serde_json::from_slice::<[u8; 2]>(&spec).unwrap(), [1, 2]);
+        let spec = fs::metadata(place.join("spec.json")).unwrap();
+        assert_eq!((spec.ino(), spec.len()), (block, 4096));
         // What is there already stays as it is, and the blank that was for it goes.
         fs::write(place.join("spec.json"), "spec").unwrap();
         blanks.take_dir(&place);

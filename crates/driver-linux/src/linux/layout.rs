@@ -235,13 +235,27 @@ pub(crate) fn write_durably(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
 /// Writes a file so that a reader sees it whole or not at all; a crash of the machine may lose it.
 pub(crate) fn write_whole(path: &Path, value: &impl Serialize) -> anyhow::Result<()> {
     let temp = path.with_extension("tmp");
-    fs::write(&temp, serde_json::to_vec(value).context("encode")?)
+    keeper::write_over(&temp, &serde_json::to_vec(value).context("encode")?)
         .with_context(|| format!("write {}", temp.display()))?;
     fs::rename(&temp, path).with_context(|| format!("name {}", path.display()))
 }
 
+/// Like [`write_durably`], over what [`make_room`] has made.
 pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> anyhow::Result<()> {
-    write_durably(path, &serde_json::to_vec(value).context("encode")?)
+    let temp = path.with_extension("tmp");
+    let file = keeper::write_over(&temp, &serde_json::to_vec(value).context("encode")?)
+        .with_context(|| format!("write {}", temp.display()))?;
+    file.sync_data().with_context(|| format!("flush {}", temp.display()))?;
+    fs::rename(&temp, path).with_context(|| format!("name {}", path.display()))?;
+    sync_dir(path.parent().context("a path without a parent")?)
+}
+
+/// One block on the disk, for a file that is written when somebody waits for it: there is nothing but the block to flush
+/// then.
+pub(crate) fn make_room(path: &Path) -> anyhow::Result<()> {
+    let mut file = File::create(path).with_context(|| format!("create {}", path.display()))?;
+    file.write_all(&[b' '; 4096]).with_context(|| format!("write {}", path.display()))?;
+    file.sync_all().with_context(|| format!("flush {}", path.display()))
 }
 
 pub(crate) fn sync_dir(dir: &Path) -> anyhow::Result<()> {

@@ -7,7 +7,6 @@
 mod placeholder;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -322,10 +321,8 @@ impl Inner {
         let bare = stored.spec.id.bare();
         let limits = &stored.spec.limits;
         let spec = serde_json::to_vec(&stored.sealed(&self.sealer)?).context("encode")?;
-        let mut file =
-            std::fs::File::create(self.spec_of_member(&bare)).context("open the spec")?;
-        file.write_all(&spec).context("write the spec")?;
-        file.sync_data().context("flush the spec")?;
+        let file = keeper::write_over(&self.spec_of_member(&bare), &spec);
+        file.context("write the spec")?.sync_data().context("flush the spec")?;
         // That it answered in the pool is no answer to whoever wants it now.
         run_record::set_answered(&self.layout.warm(&bare).join("run.json"), false)?;
         std::fs::rename(self.layout.warm(&bare), self.layout.sandbox(&bare)).context("claim")?;
@@ -344,8 +341,9 @@ impl Inner {
     fn reserve_spec(&self, id: SandboxId) -> anyhow::Result<()> {
         let path = self.spec_of_member(&id.bare());
         // A directory that was made in advance has a file for it.
-        let _ = std::fs::rename(path.with_extension("tmp"), &path);
-        std::fs::File::create(&path).context("reserve the spec")?;
+        if std::fs::rename(path.with_extension("tmp"), &path).is_err() {
+            layout::make_room(&path).context("reserve the spec")?;
+        }
         layout::sync_dir(&self.layout.warm(&id.bare()))
     }
 
