@@ -173,7 +173,7 @@ impl Inner {
         let templates = TemplateStore::open(layout.root()).map_err(anyhow::Error::from)?;
         let templates = templates.with_host_nesting(config.host_nesting);
         let skeleton = templates.host_skeleton_dir();
-        crate::template::host_skeleton(&skeleton).map_err(anyhow::Error::from)?;
+        crate::template::host_skeleton(skeleton).map_err(anyhow::Error::from)?;
         templates.make_code_root().map_err(anyhow::Error::from)?;
         let sealer = config.open_sealer(layout.root())?;
         let privilege = Privilege::current();

@@ -64,7 +64,7 @@ impl OneShot {
     /// What the host lacks, or the step of the launch that failed; nothing is left then.
     pub fn start(config: &OneShotConfig) -> anyhow::Result<Self> {
         let templates = TemplateStore::open(&config.data_dir)?;
-        crate::template::host_skeleton(&templates.host_skeleton_dir())?;
+        crate::template::host_skeleton(templates.host_skeleton_dir())?;
         let built = templates.get(&config.template)?;
         let Some(built) = built else {
             let name = &config.template;
@@ -163,7 +163,7 @@ fn hear(connection: &UnixStream) -> anyhow::Result<(PathBuf, Option<Sockets>)> {
 
 fn tell(connection: &UnixStream, outcome: anyhow::Result<Option<Sockets>>) {
     let (reply, sockets) = match outcome {
-        Ok(sockets) => (Reply::Launched { pid: 0 }, sockets),
+        Ok(sockets) => (Reply::Launched { pid: 0, unfinished: false }, sockets),
         Err(error) => (Reply::Failed { step: String::new(), error: format!("{error:#}") }, None),
     };
     let fds = sockets.map(Sockets::into_array);
@@ -286,7 +286,8 @@ fn launch_in_child(plan: &LaunchPlan, shared: &Shared) -> anyhow::Result<Option<
                 .and_then(|()| devices::make(shared.privilege, &shared.devices_at))
                 .and_then(|devices| {
                     launcher::launch(plan, INCARNATION, (shared, Asker(None)), devices)
-                });
+                })
+                .and_then(|mut launched| launched.finish().map(|()| launched));
             let good = launched.is_ok();
             tell(&theirs, launched.map(|launched| launched.egress));
             sys::exit_now(i32::from(!good))

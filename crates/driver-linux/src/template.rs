@@ -92,6 +92,7 @@ pub struct Built {
 pub struct TemplateStore {
     data_dir: PathBuf,
     root: PathBuf,
+    host_skeleton: PathBuf,
     host_nesting: bool,
     layers: Layers,
 }
@@ -109,7 +110,12 @@ impl TemplateStore {
         let data_dir = fs::canonicalize(data_dir).context("find the data directory")?;
         let root = data_dir.join("templates");
         let layers = Layers::open(&data_dir)?;
-        Ok(Self { data_dir, root, layers, host_nesting: false })
+        // The home in it belongs to whom its ids say, so another map has another one.
+        let host_skeleton = match Privilege::current() {
+            Privilege::Namespace { ids: 1 } => root.join(format!("{HOST_SKELETON}-1")),
+            Privilege::Namespace { .. } | Privilege::Host => root.join(HOST_SKELETON),
+        };
+        Ok(Self { data_dir, root, host_skeleton, layers, host_nesting: false })
     }
 
     /// With the capability `nesting` for the template `host`.
@@ -242,16 +248,12 @@ impl TemplateStore {
     }
 
     /// Where [`host_skeleton`] lies.
-    pub fn host_skeleton_dir(&self) -> PathBuf {
-        // The home in it belongs to whom its ids say, so another map has another one.
-        match Privilege::current() {
-            Privilege::Namespace { ids: 1 } => self.root.join(format!("{HOST_SKELETON}-1")),
-            Privilege::Namespace { .. } | Privilege::Host => self.root.join(HOST_SKELETON),
-        }
+    pub fn host_skeleton_dir(&self) -> &Path {
+        &self.host_skeleton
     }
 
     fn host(&self) -> Built {
-        Built { nesting: self.host_nesting, ..host::built(self.host_skeleton_dir()) }
+        Built { nesting: self.host_nesting, ..host::built(self.host_skeleton.clone()) }
     }
 
     fn dir(&self, name: &TemplateName) -> PathBuf {

@@ -34,6 +34,21 @@ pub struct KeeperClient {
     disks_may_follow: Arc<AtomicBool>,
 }
 
+/// A sandbox whose guest gets ready. It may be greeted, and run nothing yet.
+#[must_use]
+pub struct Starting(Option<UnixStream>);
+
+impl Starting {
+    /// Until the sandbox is whole. Blocking.
+    pub fn wait(self) -> model::Result<()> {
+        let Some(connection) = self.0 else { return Ok(()) };
+        match wire::receive(&connection).map_err(silent)? {
+            (Reply::Done, _) => Ok(()),
+            (other, _) => Err(refused(other)),
+        }
+    }
+}
+
 impl KeeperClient {
     pub fn new(dir: PathBuf, program: PathBuf) -> Self {
         Self { dir, program, disks_may_follow: Arc::default() }
@@ -107,16 +122,16 @@ impl KeeperClient {
 
     /// Carries out a launch. While the keeper is at it: `disks`, if the plan says that they follow, which tells
     /// whether they are made, and then `meanwhile`. Blocking; `Unavailable` when the keeper is gone.
+    ///
+    /// Of a plan that takes two answers this is the first: [`Starting::wait`] has the other.
     pub fn launch(
         &self,
         plan: LaunchPlan,
         disks: impl FnOnce() -> bool,
         meanwhile: impl FnOnce(),
-    ) -> model::Result<(i32, Option<Sockets>)> {
+    ) -> model::Result<(Option<Sockets>, Starting)> {
         let disks_follow = plan.disks_follow;
         let begun = |mut connection: &UnixStream| {
-            // The keeper, if it was woken on this processor.
-            std::thread::yield_now();
             let made = !disks_follow || disks();
             if disks_follow {
                 let word = if made { DISKS_ARE_MADE } else { NO_DISKS };
@@ -127,15 +142,18 @@ impl KeeperClient {
                 meanwhile();
             }
         };
-        match self.ask_started(&Request::Launch(Box::new(plan)), begun)? {
-            (Reply::Launched { pid }, fds) => Ok((pid, sockets(fds))),
+        let connection = self.connect_started()?;
+        match exchange(&connection, &Request::Launch(Box::new(plan)), begun).map_err(silent)? {
+            (Reply::Launched { unfinished, .. }, fds) => {
+                Ok((sockets(fds), Starting(unfinished.then_some(connection))))
+            }
             (other, _) => Err(refused(other)),
         }
     }
 
     pub fn egress(&self, incarnation: &str, pid: i32) -> model::Result<Sockets> {
         let request = Request::Egress { incarnation: incarnation.to_owned(), pid };
-        match self.ask_started(&request, |_| {})? {
+        match self.ask_started(&request)? {
             (Reply::Egress, fds) => sockets(fds)
                 .ok_or_else(|| Error::Internal(anyhow::anyhow!("the keeper sent no sockets"))),
             (other, _) => Err(refused(other)),
@@ -159,7 +177,7 @@ impl KeeperClient {
 
     /// The incarnations whose cgroups are the keeper's own business now.
     pub fn busy(&self) -> model::Result<Vec<String>> {
-        match self.ask_started(&Request::Busy, |_| {})? {
+        match self.ask_started(&Request::Busy)? {
             (Reply::Busy { incarnations }, _) => Ok(incarnations),
             (other, _) => Err(refused(other)),
         }
@@ -169,20 +187,15 @@ impl KeeperClient {
         let _ = self.ask(&Request::Forget { incarnation: incarnation.to_owned() });
     }
 
-    fn ask_started(
-        &self,
-        request: &Request,
-        meanwhile: impl FnOnce(&UnixStream),
-    ) -> model::Result<(Reply, Vec<OwnedFd>)> {
-        let connection = match self.connect() {
-            Ok(connection) => connection,
-            Err(_) => {
-                self.ensure().map_err(|error| Error::unavailable(format!("{error:#}")))?;
-                self.connect().map_err(|error| Error::unavailable(format!("{error:#}")))?
-            }
-        };
-        exchange(&connection, request, meanwhile)
-            .map_err(|error| Error::unavailable(format!("the keeper does not answer: {error:#}")))
+    fn ask_started(&self, request: &Request) -> model::Result<(Reply, Vec<OwnedFd>)> {
+        exchange(&self.connect_started()?, request, |_| {}).map_err(silent)
+    }
+
+    fn connect_started(&self) -> model::Result<UnixStream> {
+        self.connect().or_else(|_| {
+            self.ensure().map_err(|error| Error::unavailable(format!("{error:#}")))?;
+            self.connect().map_err(|error| Error::unavailable(format!("{error:#}")))
+        })
     }
 
     fn ask(&self, request: &Request) -> anyhow::Result<(Reply, Vec<OwnedFd>)> {
@@ -208,6 +221,11 @@ fn exchange(
     wire::receive(connection)
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "maps an error")]
+fn silent(error: anyhow::Error) -> Error {
+    Error::unavailable(format!("the keeper does not answer: {error:#}"))
+}
+
 fn sockets(fds: Vec<OwnedFd>) -> Option<Sockets> {
     <[OwnedFd; 4]>::try_from(fds).ok().map(Sockets::from_array)
 }
@@ -226,4 +244,30 @@ fn refused(reply: Reply) -> Error {
 #[expect(clippy::disallowed_methods, reason = "callers are blocking threads")]
 fn pause() {
     std::thread::sleep(Duration::from_millis(2));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sandbox_is_whole_when_the_second_answer_says_so() -> anyhow::Result<()> {
+        let answered = |answer: Option<Reply>| -> anyhow::Result<_> {
+            let (ours, launcher) = UnixStream::pair()?;
+            if let Some(answer) = answer {
+                wire::send(&launcher, &answer, &[])?;
+            }
+            drop(launcher);
+            Ok(Starting(Some(ours)).wait())
+        };
+        answered(Some(Reply::Done))??;
+        let failed = Reply::Failed { step: "launch".to_owned(), error: "no".to_owned() };
+        let said =
+            answered(Some(failed))?.map_err(|error| format!("{:#}", anyhow::Error::from(error)));
+        assert!(said.is_err_and(|said| said.contains("launch: no")));
+        // The launcher died.
+        assert!(matches!(answered(None)?, Err(Error::Unavailable { .. })));
+        // There is none of an older keeper.
+        Ok(Starting(None).wait()?)
+    }
 }

@@ -56,6 +56,13 @@ pub fn holds(record: &RunRecord) -> bool {
     }
 }
 
+/// Whether its launcher took the old root away, with which it is whole. One that was killed a moment before, did not.
+pub fn is_whole(record: &RunRecord) -> bool {
+    let mounts = fs::read_to_string(format!("/proc/{}/mountinfo", record.pid)).unwrap_or_default();
+    let roots = mounts.lines().filter(|line| line.split(' ').nth(4) == Some("/"));
+    roots.count() == 1
+}
+
 pub fn freeze_asked(record: &RunRecord) -> bool {
     record.unified.as_deref().is_some_and(cgroup::freeze_asked)
 }

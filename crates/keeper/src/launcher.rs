@@ -16,7 +16,7 @@
 //!  ─ name the socket, run record           │
 //!  ─ join the sandbox: overlay, mounts, pivot_root, which takes the guest along
 //!  ─ nonce, user, workdir ───────────────► │ guestd serves
-//!                                          ┘
+//!  ─ the old root goes                     ┘
 //! ```
 //!
 //! A failing step kills what was started; the keeper removes the cgroups (and the run record, which a launcher that
@@ -33,7 +33,7 @@ use crate::cgroup::{self, Hierarchy};
 use crate::plan::{LaunchPlan, RunRecord};
 use crate::privilege::Privilege;
 use crate::seccomp;
-use crate::{egress, incarnation, run_record, sys};
+use crate::{egress, run_record, sys};
 
 pub(crate) mod asker;
 mod begun;
@@ -79,10 +79,20 @@ impl Filters {
     }
 }
 
-/// A launch that worked.
+/// A launch whose guest gets ready. What is missing is [`Launched::finish`], without which it ends with this value.
 pub struct Launched {
     pub pid: Pid,
     pub egress: Option<egress::Sockets>,
+    begun: Begun,
+    _trees: Trees,
+}
+
+impl Launched {
+    /// Takes the old root away, and lets the guest outlive this process. Until then nobody may have it run anything.
+    pub fn finish(&mut self) -> anyhow::Result<()> {
+        root::leave_old()?;
+        self.begun.release()
+    }
 }
 
 /// Carries out `plan`, from a process that [`cgroup::enter`]ed the cgroups of `incarnation`. On
@@ -117,13 +127,13 @@ pub(crate) fn finish(
         }
     };
     begun.build_root(&trees, plan, shared.privilege)?;
-    drop(trees);
     asker.must_wait()?;
     trace.step("mounts");
-    let (pid, egress) = begun.release(plan)?;
+    // It gets ready while the kernel takes its time for the old root.
+    begun.tell(plan)?;
     trace.step("guest");
     trace.print(&plan.sandbox);
-    Ok(Launched { pid, egress })
+    Ok(Launched { pid: begun.pid(), egress: begun.egress.take(), begun, _trees: trees })
 }
 
 /// All that is done in sight of the host: the trees to mount, and the record of who runs.
@@ -154,7 +164,7 @@ fn announce(
         pid,
         boot_id: shared.boot_id.clone(),
         uid_base: plan.uid_base,
-        started_ticks: incarnation::started_ticks(pid).context("init died before it began")?,
+        started_ticks: begun.started_ticks,
         unified: leaf.unified,
         legacy: leaf.legacy,
         socket: plan.guest.socket.clone(),

@@ -32,6 +32,10 @@ pub struct LaunchPlan {
     /// The ranges that the sandboxes after this one are likely to get, so that the next can be begun.
     #[serde(default)]
     pub next_uid_bases: Vec<u32>,
+    /// Whether the server takes two answers: [`Reply::Launched`] with `unfinished` when the guest starts, and
+    /// [`Reply::Done`] when the sandbox is whole.
+    #[serde(default)]
+    pub takes_two_answers: bool,
 }
 
 /// What must be known of a launch to begin it. It differs little from one sandbox to the next, so that it can be
@@ -164,6 +168,9 @@ pub enum Reply {
     },
     Launched {
         pid: i32,
+        /// Whether another answer follows. Keepers of older servers are done by now.
+        #[serde(default)]
+        unfinished: bool,
     },
     Egress,
     Busy {
@@ -184,5 +191,11 @@ mod tests {
     fn an_older_keeper_does_not_wait_for_disks() {
         let said = serde_json::from_str(r#"{"Pong":{"pid":7}}"#);
         assert!(matches!(said, Ok(Reply::Pong { pid: 7, disks_may_follow: false })));
+    }
+
+    #[test]
+    fn an_older_keeper_has_finished_when_it_answers() {
+        let said = serde_json::from_str(r#"{"Launched":{"pid":7}}"#);
+        assert!(matches!(said, Ok(Reply::Launched { pid: 7, unfinished: false })));
     }
 }

@@ -43,6 +43,9 @@ const NEEDED_NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
 const NEEDED_SOON: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 const QUIET: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
 
+/// A tenth of a millisecond, the least that there is.
+const TURN_NANOS: u64 = 100_000;
+
 /// Ends that wait for their registration; more cannot be, but a bound is a bound.
 const EARLY_MAX: usize = 1024;
 
@@ -94,6 +97,8 @@ fn run(dir: &Path) -> anyhow::Result<()> {
     // Nothing of whoever started us may live on in guests.
     sys::close_from(3).context("close inherited descriptors")?;
     let lock = lock(dir)?;
+    // Somebody waits for each thing it does, and none of them takes long. Inherited by launchers.
+    let _ = sys::set_turn(TURN_NANOS);
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
         .context("become subreaper")?;
     let children = sys::signalfd(&[libc::SIGCHLD, libc::SIGHUP, libc::SIGINT, libc::SIGPIPE])
@@ -285,6 +290,11 @@ impl Keeper {
         while let Some((pid, status)) = sys::reap_one() {
             self.registrations();
             if let Some(launching) = self.launchers.remove(&pid) {
+                if libc::WIFEXITED(status) && libc::WEXITSTATUS(status) != 0 {
+                    // It has ended its guest, of which it may have told.
+                    self.guests.retain(|_, guest| *guest != launching.incarnation);
+                    self.egress.remove(&launching.incarnation);
+                }
                 // Killed after it had told of its guest, it has done what it was for.
                 if !self.guests.values().any(|guest| *guest == launching.incarnation) {
                     self.launcher_ended(&launching, status);

@@ -236,3 +236,32 @@ pub fn parent_namespace(namespace: impl AsFd) -> io::Result<OwnedFd> {
 fn done(result: libc::c_long) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
+
+/// How long this process may run before others have their turn, in nanoseconds: one that asks for less need not wait
+/// when it is woken (Linux 6.12). With 0 as the kernel likes.
+pub fn set_turn(nanos: u64) -> io::Result<()> {
+    const SIZE: u32 = 48;
+    #[repr(C)]
+    #[derive(Default)]
+    struct Attributes {
+        size: u32,
+        policy: u32,
+        flags: u64,
+        nice: i32,
+        priority: u32,
+        runtime: u64,
+        deadline: u64,
+        period: u64,
+    }
+    let mut attributes = Attributes { size: SIZE, ..Attributes::default() };
+    let address = &raw mut attributes;
+    // SAFETY: the kernel fills in the structure, which has the size that is said.
+    let read = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, address, SIZE, 0) };
+    if read < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    attributes.runtime = nanos;
+    // SAFETY: the structure is as the kernel gave it, but for one number.
+    let set = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
+    if set < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}

@@ -95,7 +95,9 @@ impl LinuxDriver {
 
     /// The guest of a record, if it lives and proves to be the one.
     async fn adopt_running(&self, id: SandboxId, record: &RunRecord) -> Option<Running> {
-        if record.boot_id != self.inner.boot_id || !incarnation::holds(record) {
+        let is_ours = record.boot_id == self.inner.boot_id && incarnation::holds(record);
+        let answered = || run_record::is_answered(&self.inner.layout.run(&id.bare()));
+        if !is_ours || !(answered() || incarnation::is_whole(record)) {
             let _ = incarnation::kill(record);
             return None;
         }

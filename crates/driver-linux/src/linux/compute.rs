@@ -8,12 +8,12 @@ use std::time::Duration;
 use anyhow::Context;
 use driver::{Launch, Observed, Update};
 use guest_proto::{Address, ExecStart, Guest, GuestError, Init};
-use model::{EndReason, Error, Policy, Result, SandboxId};
+use model::{EndReason, Error, Phase, Policy, Result, SandboxId};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::layout;
-use super::order::{Order, Place, environment, not_built, uses_relay};
+use super::order::{Begun, Order, Place, environment, not_built, uses_relay};
 use super::stored::{End, Stored};
 use super::{Entry, Inner, LinuxDriver, bare, existing};
 use crate::cgroup;
@@ -126,19 +126,26 @@ impl LinuxDriver {
         let record_path = place.dir.join("run.json");
         let inner = Arc::clone(&self.inner);
         let (tell, told) = oneshot::channel();
+        let (finish, finished) = oneshot::channel();
         // Beside the caller, who may have been told that it takes too long: then nobody wants it.
-        self.inner.tasks.spawn_blocking(move || {
-            if let Err(Ok((record, _))) = tell.send(inner.launch_or_undo(&order, &place)) {
-                inner.abandon(&id.bare(), &place.dir.join("run.json"), record.uid_base);
-            }
+        self.inner.tasks.spawn_blocking(move || match inner.launch_or_undo(&order, &place) {
+            Err(error) => drop(tell.send(Err(error))),
+            Ok(Begun { record, sockets, starting }) => match tell.send(Ok((record, sockets))) {
+                Err(Ok((record, _))) => {
+                    let path = place.dir.join("run.json");
+                    inner.abandon(&id.bare(), &path, record.uid_base);
+                }
+                Ok(()) | Err(Err(_)) => drop(finish.send(starting.wait())),
+            },
         });
         let (record, sockets) = told.await.context("launch")??;
         let running = self.attach(id, record, sockets.map(|sockets| (sockets, policy)))?;
-        let greeted = match self.greet(&running, env).await {
-            Ok(()) => run_record::set_answered(&record_path, true).map_err(Error::from),
-            refused => refused,
+        let started = async {
+            self.greet(&running, env).await?;
+            finished.await.context("finish the launch")??;
+            Ok(run_record::set_answered(&record_path, true)?)
         };
-        match greeted {
+        match started.await {
             Ok(()) => Ok(running),
             Err(error) => {
                 self.end_compute(id, running).await;
@@ -203,7 +210,7 @@ impl LinuxDriver {
         entry.ended = None;
         entry.greeted = true;
         entry.running = Some(running);
-        Ok(entry.observed())
+        Ok(entry.observed_in(Phase::Running))
     }
 
     pub(super) async fn stop_sandbox(&self, id: SandboxId, reason: EndReason) -> Result<()> {

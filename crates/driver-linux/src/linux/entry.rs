@@ -16,9 +16,14 @@ pub(super) fn existing(live: &HashMap<SandboxId, Entry>, id: SandboxId) -> Resul
 
 impl Entry {
     pub(super) fn observed(&self) -> Observed {
+        self.observed_in(self.phase())
+    }
+
+    /// For who knows its phase. That of a sandbox that runs is asked of the kernel, which may be busy with its cgroup.
+    pub(super) fn observed_in(&self, phase: Phase) -> Observed {
         Observed {
             spec: self.stored.spec.clone(),
-            phase: self.phase(),
+            phase,
             incarnation: self.running.as_ref().map(|r| r.record.incarnation.clone()),
             started_at: self.running.as_ref().map(|r| r.record.started_at),
             end_reason: self.end_reason,

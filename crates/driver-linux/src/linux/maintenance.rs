@@ -80,9 +80,10 @@ impl Inner {
         plan.guest.no_new_privs = true;
         plan.record.clone_from(&path);
         let uid_base = plan.uid_base;
-        let launched = self.keeper.launch(plan, || true, || {}).map_err(anyhow::Error::from);
-        let record = launched
-            .and_then(|_| run_record::read(&path)?.context("the launcher left no run record"));
+        let launched = self.keeper.launch(plan, || true, || {});
+        let whole = launched.and_then(|(_, starting)| starting.wait()).map_err(anyhow::Error::from);
+        let record = whole
+            .and_then(|()| run_record::read(&path)?.context("the launcher left no run record"));
         if record.is_err() {
             self.abandon(&bare, &path, uid_base);
             self.pool.remove(&name)?;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::Context;
+use keeper::client::Starting;
 use model::{AgentSpec, Error, Limits, Policy, Result, SandboxSpec};
 
 use super::blanks::Kind;
@@ -35,6 +36,13 @@ pub(super) struct Place {
     pub(super) save: bool,
 }
 
+/// A launch whose guest gets ready.
+pub(super) struct Begun {
+    pub(super) record: RunRecord,
+    pub(super) sockets: Option<Sockets>,
+    pub(super) starting: Starting,
+}
+
 impl Inner {
     pub(super) fn order(&self, stored: Stored, built: Built, policy: Policy) -> Result<Order> {
         let uid_base = self.slots().take()?;
@@ -42,11 +50,7 @@ impl Inner {
     }
 
     /// A launch of which nothing is left when it fails.
-    pub(super) fn launch_or_undo(
-        &self,
-        order: &Order,
-        place: &Place,
-    ) -> Result<(RunRecord, Option<Sockets>)> {
+    pub(super) fn launch_or_undo(&self, order: &Order, place: &Place) -> Result<Begun> {
         let launched = self.launch_blocking(order, place);
         if let Err(error) = &launched {
             if is_of_disk(error) {
@@ -58,11 +62,7 @@ impl Inner {
         launched
     }
 
-    fn launch_blocking(
-        &self,
-        order: &Order,
-        place: &Place,
-    ) -> Result<(RunRecord, Option<Sockets>)> {
+    fn launch_blocking(&self, order: &Order, place: &Place) -> Result<Begun> {
         let bare = bare(&order.stored.spec);
         if place.fresh {
             self.blanks.take_dir(&place.dir);
@@ -96,14 +96,14 @@ impl Inner {
             self.pool.end_start(&bare, disk_gb)?;
         }
         made?;
-        let (_, sockets) = launched?;
+        let (sockets, starting) = launched?;
         saved.context("write the spec")?;
         let record = crate::run_record::read(&record)?;
         let record = record.context("the launcher left no run record")?;
         if !place.fresh {
             layout::forget(&self.layout.end(&bare))?;
         }
-        Ok((record, sockets))
+        Ok(Begun { record, sockets, starting })
     }
 
     fn make_disks(&self, bare: &str, disk_gb: u32, user: u32) -> anyhow::Result<()> {
@@ -146,6 +146,7 @@ impl Inner {
         let mut plan = plan_of(&self.layout, &order.built, bare, limits)?;
         plan.uid_base = order.uid_base;
         plan.next_uid_bases = self.slots().upcoming(UPCOMING);
+        plan.takes_two_answers = true;
         plan.root.upper = self.pool.path(Disk::Upper, bare);
         plan.root.volatile = order.is_volatile();
         plan.workspace = self.pool.path(Disk::Workspace, bare);
@@ -275,6 +276,7 @@ pub(crate) fn plan_of(
         record: PathBuf::new(),
         disks_follow: false,
         next_uid_bases: Vec::new(),
+        takes_two_answers: false,
     })
 }
 

@@ -266,16 +266,16 @@ fn a_skeleton_is_made_once_with_its_users_and_links() {
     let skeleton = store.host_skeleton_dir();
     if !rustix::process::geteuid().is_root() {
         // Only root may give the home to its user; the failure leaves nothing behind.
-        assert!(host_skeleton(&skeleton).is_err());
+        assert!(host_skeleton(skeleton).is_err());
         assert!(!skeleton.exists());
         return;
     }
-    host_skeleton(&skeleton).unwrap();
+    host_skeleton(skeleton).unwrap();
     let passwd = fs::read_to_string(skeleton.join("etc/passwd")).unwrap();
     assert!(passwd.contains("user:x:1000:1000:"));
     assert_eq!(fs::read_link(skeleton.join("bin")).unwrap(), Path::new("usr/bin"));
     fs::write(skeleton.join("marker"), "").unwrap();
-    host_skeleton(&skeleton).unwrap();
+    host_skeleton(skeleton).unwrap();
     assert!(skeleton.join("marker").exists());
     assert!(!skeleton.join("etc/shadow").exists());
 }

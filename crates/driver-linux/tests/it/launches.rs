@@ -7,7 +7,10 @@
 mod needs_root {
     use std::collections::BTreeSet;
     use std::fs;
+    use std::io::{Read as _, Write as _};
+    use std::net::Shutdown;
     use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::net::{UnixListener, UnixStream};
     use std::path::{Path, PathBuf};
     use std::process::Command;
 
@@ -15,7 +18,7 @@ mod needs_root {
     use driver_linux::{LinuxConfig, LinuxDriver};
     use model::{EndReason, Policy, SandboxId, SandboxSpec};
 
-    use crate::host::{Host, SAYS_NOTHING, create, kill, program, run, run_record, spec};
+    use crate::host::{Host, SAYS_NOTHING, create, kill, program, run, run_record, spec, succeed};
 
     /// A host whose keeper can be taken away.
     struct Stage {
@@ -175,6 +178,67 @@ mod needs_root {
             fs::create_dir_all(place).unwrap();
         };
         check("write the run record", in_the_way, |_, _| {}).await;
+    }
+
+    /// Passes everything on but a second answer, in whose place it ends the connection.
+    fn relay(client: UnixStream, keeper: UnixStream) {
+        let (mut asked, mut passed_on) = (client.try_clone().unwrap(), keeper.try_clone().unwrap());
+        std::thread::spawn(move || std::io::copy(&mut asked, &mut passed_on));
+        let (mut answers, mut client) = (keeper, client);
+        let mut answer = || {
+            let mut length = [0u8; 4];
+            answers.read_exact(&mut length)?;
+            let mut body = vec![0; u32::from_be_bytes(length).try_into().unwrap()];
+            answers.read_exact(&mut body)?;
+            std::io::Result::Ok([&length[..], &body].concat())
+        };
+        if let Ok(first) = answer() {
+            let _ = client.write_all(&first);
+            let _ = answer();
+        }
+        let _ = client.shutdown(Shutdown::Both);
+    }
+
+    /// The guest answers by then, and nobody knows whether the sandbox is whole.
+    #[tokio::test]
+    async fn a_launch_that_nobody_finishes_leaves_nothing() {
+        let socket = |stage: &Stage| stage.data().join("run/keeper.sock");
+        let hidden = |stage: &Stage| stage.data().join("run/hidden.sock");
+        let break_it = |stage: &Stage, _| {
+            fs::rename(socket(stage), hidden(stage)).unwrap();
+            let (listener, keeper) = (UnixListener::bind(socket(stage)).unwrap(), hidden(stage));
+            std::thread::spawn(move || {
+                let clients = listener.incoming().map_while(Result::ok);
+                clients.for_each(|client| relay(client, UnixStream::connect(&keeper).unwrap()));
+            });
+        };
+        let mend = |stage: &Stage, _| fs::rename(hidden(stage), socket(stage)).unwrap();
+        let said = check("finish", break_it, mend).await;
+        assert!(said.contains("the keeper does not answer"), "{said}");
+    }
+
+    /// Its server and its launcher died in the moment between its first word and the end of its launch.
+    #[tokio::test]
+    async fn a_guest_whose_old_root_is_still_there_is_not_adopted() {
+        let host = Host::new();
+        let driver = host.driver().await;
+        let (whole, half) = (create(&driver).await, create(&driver).await);
+        driver.close().await;
+        let data = host.path().join("data");
+        for id in [whole.id, half.id] {
+            let record = data.join("sandboxes").join(id.bare()).join("run.json");
+            fs::set_permissions(record, PermissionsExt::from_mode(0o600)).unwrap();
+        }
+        let pid = run_record(&data, half.id)["pid"].to_string();
+        let over = ["mount", "-t", "tmpfs", "none", "/"];
+        succeed(Command::new("nsenter").args(["--target", &pid, "--mount"]).args(over));
+
+        let driver = host.driver().await;
+        let phase = async |id| driver.observe(id).await.unwrap().unwrap().phase;
+        assert_eq!(phase(whole.id).await, model::Phase::Running);
+        assert_eq!(phase(half.id).await, model::Phase::Stopped);
+        assert!(!kill(pid.parse().unwrap()), "its guest is gone");
+        driver.close().await;
     }
 
     #[tokio::test]

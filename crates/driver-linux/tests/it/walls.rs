@@ -28,6 +28,26 @@ mod needs_root {
         driver.close().await;
     }
 
+    /// The keeper and its launchers need not wait for the processor; who runs in a sandbox has no such privilege.
+    #[tokio::test]
+    async fn it_waits_for_the_processor_like_any_other_process() {
+        let host = Host::new();
+        let driver = host.driver().await;
+        let one = create(&driver).await;
+        let record = crate::host::run_record(&host.path().join("data"), one.id);
+        // How long a process runs before others have their turn, in nanoseconds; where the kernel shows it.
+        let turn = |process: &str| {
+            let facts = std::fs::read_to_string(format!("/proc/{process}/sched")).ok()?;
+            let line = facts.lines().find(|line| line.starts_with("se.slice "))?;
+            line.split(':').nth(1)?.trim().parse::<u64>().ok()
+        };
+        let guest = turn(&record["pid"].to_string());
+        let keeper = turn(&host.keeper_pid().unwrap().to_string());
+        assert_eq!(guest, turn("self"));
+        assert_eq!(keeper, guest.map(|_| 100_000));
+        driver.close().await;
+    }
+
     #[tokio::test]
     async fn its_environment_is_sealed_on_the_disk() {
         let host = Host::new();

@@ -100,6 +100,7 @@ impl Pump {
         self.state.process_ended(self.key);
         // Whoever waits for the end is answered before anything is put away.
         tokio::task::yield_now().await;
+        super::let_the_answered_go_on();
         self.give_cgroup_back();
         if self.process.start.until == Until::Exit {
             self.discard().await;

@@ -43,6 +43,7 @@ pub(crate) fn get_ready(state: &State) {
     if state.is_ready.swap(true, Ordering::Relaxed) {
         return;
     }
+    super::let_the_answered_go_on();
     if let Ok(account) = state.account(None) {
         state.accounts.groups_of(&account);
     }

@@ -20,10 +20,10 @@ use rustix::thread::{ThreadNameSpaceType, move_into_thread_name_spaces, set_thre
 
 use super::root::{self, Trees, Ways};
 use super::{Shared, high, init, rlimits};
-use crate::egress;
 use crate::plan::{LaunchPlan, Outline};
 use crate::privilege::Privilege;
 use crate::sys::{self, Fork};
+use crate::{egress, incarnation};
 
 /// Connections to a guest that wait while it is busy.
 const BACKLOG: i32 = 128;
@@ -36,9 +36,11 @@ pub(crate) struct Begun {
     outline: Outline,
     init: Init,
     process: OwnedFd,
+    /// When it started, by which its pid is known again.
+    pub(super) started_ticks: u64,
     pub(super) user_ns: File,
     socket: Socket,
-    egress: Option<egress::Sockets>,
+    pub(super) egress: Option<egress::Sockets>,
     orders: UnixStream,
     said: File,
 }
@@ -108,6 +110,8 @@ pub(crate) fn begin(
         outline: outline.clone(),
         process: pidfd_open(pid, PidfdFlags::empty()).context("open the process")?,
         init,
+        started_ticks: incarnation::started_ticks(pid.as_raw_nonzero().get())
+            .context("init died before it began")?,
         user_ns: File::open(format!("/proc/{}/ns/user", pid.as_raw_nonzero()))
             .context("open the user namespace")?,
         socket,
@@ -196,19 +200,23 @@ impl Begun {
         root::enter(trees, ways)
     }
 
-    /// Lets the guest go, which outlives this process.
-    pub(super) fn release(
-        mut self,
-        plan: &LaunchPlan,
-    ) -> anyhow::Result<(Pid, Option<egress::Sockets>)> {
+    /// Tells the guest what for. It ends with this value all the same.
+    pub(super) fn tell(&mut self, plan: &LaunchPlan) -> anyhow::Result<()> {
         let arguments = init::arguments(plan)?;
         let told = self.orders.write_all(arguments.as_bytes());
-        let told = told.and_then(|()| self.orders.shutdown(Shutdown::Write));
-        // One that could not become the guest says why.
+        if let Err(error) = told.and_then(|()| self.orders.shutdown(Shutdown::Write)) {
+            // One that could not become the guest says why.
+            self.hear_end(Vec::new())?;
+            return Err(error).context("speak to the guest");
+        }
+        Ok(())
+    }
+
+    /// Lets the guest go, which outlives this process.
+    pub(super) fn release(&mut self) -> anyhow::Result<()> {
         self.hear_end(Vec::new())?;
-        told.context("speak to the guest")?;
         self.init.released = true;
-        Ok((self.init.pid, self.egress.take()))
+        Ok(())
     }
 
     /// Waits for one word, or for why it does not come.

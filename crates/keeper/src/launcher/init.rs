@@ -102,6 +102,8 @@ fn isolate(
     devices: OwnedFd,
 ) -> anyhow::Result<Option<OwnedFd>> {
     tie_to(launcher)?;
+    // The keeper's are not for sandboxes.
+    let _ = sys::set_turn(0);
     let first =
         UnshareFlags::NEWNET | UnshareFlags::NEWNS | UnshareFlags::NEWIPC | UnshareFlags::NEWUTS;
     sys::unshare(first).context("unshare namespaces")?;

@@ -5,28 +5,27 @@ use std::io::Write;
 use rustix::event::Timespec;
 
 pub(super) struct Trace {
-    on: bool,
-    last: Timespec,
+    /// Nothing is asked of the clock where nobody wants to know.
+    last: Option<Timespec>,
     line: String,
 }
 
 impl Trace {
     pub(super) fn new(on: bool) -> Self {
-        Self { on, last: now(), line: String::new() }
+        Self { last: on.then(now), line: String::new() }
     }
 
     pub(super) fn step(&mut self, name: &str) {
-        if self.on {
+        if let Some(last) = &mut self.last {
             let now = now();
-            let nanos =
-                (now.tv_sec - self.last.tv_sec) * 1_000_000_000 + (now.tv_nsec - self.last.tv_nsec);
-            self.last = now;
+            let nanos = (now.tv_sec - last.tv_sec) * 1_000_000_000 + (now.tv_nsec - last.tv_nsec);
+            *last = now;
             self.line += &format!(" {name}={}us", nanos / 1000);
         }
     }
 
     pub(super) fn print(&self, sandbox: &str) {
-        if self.on {
+        if self.last.is_some() {
             let line = format!("launch {sandbox}:{}\n", self.line);
             let _ = std::io::stderr().write_all(line.as_bytes());
         }

@@ -5,6 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
 use anyhow::Context;
+use rustix::event::{Timespec, poll};
 use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
 
@@ -79,7 +80,7 @@ impl Keeper {
                 let asker = Asker(Some(connection));
                 launcher::launch(&plan, &incarnation, (&keeper.shared, asker), devices)
             });
-            keeper.answer_launched(launched, &incarnation, connection)
+            keeper.answer_launched(launched, &incarnation, (&plan, connection))
         });
     }
 
@@ -192,7 +193,7 @@ impl Keeper {
             let launched = begun.map_or_else(|| begin(&outline), Ok).and_then(|begun| {
                 launcher::finish(begun, &plan, incarnation, (&self.shared, asker))
             });
-            return self.answer_launched(launched, incarnation, &connection);
+            return self.answer_launched(launched, incarnation, (&plan, &connection));
         }
     }
 
@@ -231,21 +232,34 @@ impl Keeper {
         &self,
         launched: anyhow::Result<Launched>,
         incarnation: &str,
-        connection: &UnixStream,
+        (plan, connection): (&LaunchPlan, &UnixStream),
     ) -> bool {
-        let launched = match launched {
-            Ok(launched) => launched,
+        let finished = launched.and_then(|mut launched| {
+            let unfinished = plan.takes_two_answers;
+            if !unfinished {
+                launched.finish()?;
+            }
+            let pid = launched.pid.as_raw_nonzero().get();
+            self.tell_keeper(pid, incarnation, launched.egress.as_ref());
+            let fds = launched.egress.take().map(Sockets::into_array);
+            let fds: Vec<_> = fds.iter().flatten().map(AsFd::as_fd).collect();
+            answer(connection, &Reply::Launched { pid, unfinished }, &fds);
+            if unfinished {
+                launched.finish()?;
+                answer(connection, &Reply::Done, &[]);
+            }
+            Ok(launched)
+        });
+        match finished {
+            Ok(_launched) => {
+                leave_the_processor();
+                true
+            }
             Err(error) => {
                 answer(connection, &failed("launch", &error), &[]);
-                return false;
+                false
             }
-        };
-        let pid = launched.pid.as_raw_nonzero().get();
-        self.tell_keeper(pid, incarnation, launched.egress.as_ref());
-        let fds = launched.egress.map(Sockets::into_array);
-        let fds: Vec<_> = fds.iter().flatten().map(AsFd::as_fd).collect();
-        answer(connection, &Reply::Launched { pid }, &fds);
-        true
+        }
     }
 
     pub(super) fn open_egress(&self, incarnation: &str, pid: i32, connection: &UnixStream) {
@@ -289,6 +303,11 @@ impl Launching {
             let _ = std::fs::remove_file(&record.socket);
         }
     }
+}
+
+/// Whoever has the answer goes on with it now. To end takes a process 0.1 ms.
+fn leave_the_processor() {
+    let _ = poll(&mut [], Some(&Timespec { tv_sec: 0, tv_nsec: 1_000_000 }));
 }
 
 fn new_incarnation() -> Option<String> {
