@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Context;
 use jiff::Timestamp;
@@ -18,7 +19,7 @@ use super::host::hex;
 use super::image::{self, ImageAccess};
 use super::meta::Meta;
 use super::recipe::{LIMITS, Outcome, Recipe, Step, Work};
-use super::{Built, TemplateStore, base, definition, lock, passwd, remove_unfinished};
+use super::{Built, TemplateStore, base, definition, lock, passwd, remove_unfinished, try_lock};
 use crate::privilege::Privilege;
 
 mod yard;
@@ -85,7 +86,7 @@ pub async fn build(
     }
     let dir = store.dir(&recipe.name);
     fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
-    let _lock = lock(&dir)?;
+    let _lock = lock_soon(&dir).await?;
     remove_unfinished(&dir)?;
     let _held = store.layers.hold()?;
     let log_path = store.build_log(&recipe.name);
@@ -102,6 +103,17 @@ pub async fn build(
     let Meta { name, digest, .. } = meta;
     (build.tell)(Event::Done { template: name.clone(), digest });
     store.get(&name)?.ok_or_else(|| Error::unavailable(format!("template {name} vanished")))
+}
+
+/// Who cleans up after a build that was killed has the lock for a moment; another build, for minutes.
+async fn lock_soon(dir: &Path) -> Result<File> {
+    for _ in 0..40 {
+        if let Some(lock) = try_lock(dir)? {
+            return Ok(lock);
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    lock(dir)
 }
 
 /// A build under way.

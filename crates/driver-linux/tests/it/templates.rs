@@ -257,13 +257,17 @@ mod needs_root {
         let log = builder.store.build_log(&"mine".parse().unwrap()).display().to_string();
         let digest = Sha256::digest(log);
         let name: String = digest[..4].iter().map(|byte| format!("{byte:02x}")).collect();
-        let yard = builder.host.path().canonicalize().unwrap().join("data/builds").join(name);
-        std::fs::create_dir_all(&yard).unwrap();
-        let lock = std::fs::File::create(yard.join("lock")).unwrap();
-        lock.lock().unwrap();
+        let data = builder.host.path().canonicalize().unwrap().join("data");
+        let (yard, template) = (data.join("builds").join(name), data.join("templates/mine"));
+        let locks = [(yard, "lock"), (template, ".lock")].map(|(dir, name)| {
+            std::fs::create_dir_all(&dir).unwrap();
+            let lock = std::fs::File::create(dir.join(name)).unwrap();
+            lock.lock().unwrap();
+            lock
+        });
         let cleaning = async {
             tokio::time::sleep(std::time::Duration::from_millis(500)).await;
-            drop(lock);
+            drop(locks);
         };
         let (built, ()) = tokio::join!(builder.build("FROM tiny\nRUN true\n"), cleaning);
         built.0.unwrap();
