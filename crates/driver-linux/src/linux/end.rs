@@ -110,6 +110,8 @@ impl LinuxDriver {
         }
         let inner = Arc::clone(&self.inner);
         let cleared = tokio::task::spawn_blocking(move || {
+            // Its launcher may still be there, or about to die. Whatever does not is told of when it is cleared.
+            let _ = incarnation::wait_until_gone(&record);
             inner.clear(&id.bare(), &record);
             if had_egress {
                 inner.keeper.forget(&record.incarnation);
