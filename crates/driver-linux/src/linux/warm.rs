@@ -363,7 +363,8 @@ impl Inner {
         for entry in std::fs::read_dir(self.layout.warm_dir()).context("list the warm pool")? {
             let name = entry.context("list the warm pool")?.file_name();
             let Ok(id) = name.to_string_lossy().parse::<SandboxId>() else { continue };
-            if self.warm().owns(id) {
+            // One that is being given out is in the map before it leaves the pool, so it is looked for there after.
+            if self.warm().owns(id) || self.live().contains_key(&id) {
                 continue;
             }
             match self.discard_files(id) {
