@@ -295,7 +295,8 @@ impl Keeper {
                     self.guests.retain(|_, guest| *guest != launching.incarnation);
                     self.egress.remove(&launching.incarnation);
                 }
-                // Killed after it had told of its guest, it has done what it was for.
+                // Killed after it had told of its guest, it has done what it was for; or its server misses its second
+                // answer and ends the guest, as the next server does with one that is not whole.
                 if !self.guests.values().any(|guest| *guest == launching.incarnation) {
                     self.launcher_ended(&launching, status);
                 }

@@ -1,5 +1,6 @@
-//! What sandboxes to come are made from: directories with the files that a create and a delete write first, and disks. A new file takes a file system up to half a millisecond (ext4 without a journal looks at all that was deleted
-//! lately), disks a third of one. Nobody waits for them when they are made before.
+//! What sandboxes to come are made from: directories with the files that a create and a delete write first, and disks.
+//! A new file takes a file system up to half a millisecond (ext4 without a journal looks at all that was deleted lately),
+//! disks a third of one. Nobody waits for them when they are made before.
 //!
 //! They are a convenience: where there is none, or it cannot be used, everything is made when it is wanted.
 

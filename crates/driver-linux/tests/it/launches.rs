@@ -241,6 +241,22 @@ mod needs_root {
         driver.close().await;
     }
 
+    /// It has left the pool then, and its directory is where those that wait are, for a moment more.
+    #[tokio::test]
+    async fn a_sweep_leaves_what_is_given_out_of_the_warm_pool_alone() {
+        let stage = Stage::new();
+        let driver = LinuxDriver::open(stage.config()).await.unwrap();
+        let id = create(&driver).await.id;
+        run(&driver, id, "echo kept > /workspace/file").await;
+        let waits = |id: SandboxId| stage.data().join("warm").join(id.bare());
+        let nobodys = SandboxId::generate();
+        [id, nobodys].into_iter().for_each(|id| fs::create_dir(waits(id)).unwrap());
+        driver.collect().await.unwrap();
+        assert!(waits(id).exists() && !waits(nobodys).exists());
+        assert_eq!(run(&driver, id, "cat /workspace/file").await.1, "kept\n");
+        driver.close().await;
+    }
+
     #[tokio::test]
     async fn a_launch_without_a_keeper_leaves_nothing() {
         let guest = |stage: &Stage| stage.data().join("guest");
