@@ -20,8 +20,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use anyhow::Context;
 use async_trait::async_trait;
 use driver::{
-    AccessPage, Capabilities, Collected, Driver, Ended, Exit, ImageWanted, Launch, Maintenance,
-    Observed, RelayConnection, Template, Update, Usage, UsedElsewhere,
+    AccessPage, Capabilities, Collected, Driver, Exit, ImageWanted, Launch, Maintenance, Observed,
+    RelayConnection, Template, Update, Usage, UsedElsewhere,
 };
 use guest_proto::Guest;
 use model::{
@@ -56,6 +56,7 @@ mod leave;
 mod maintenance;
 mod mend;
 mod order;
+mod owned;
 mod pulls;
 mod remains;
 mod room;
@@ -66,12 +67,12 @@ mod warm;
 
 use blanks::Blanks;
 use collect::Suspects;
-use compute::Running;
 pub use config::{ImageSettings, LinuxConfig};
-use entry::existing;
+use entry::{Entry, existing};
 pub use fence::Fence;
 pub(crate) use layout::{Layout, write_durably};
 pub(crate) use order::plan_of;
+use owned::Owned;
 use pulls::Pulls;
 pub(crate) use slots::Slots;
 use stored::Stored;
@@ -107,6 +108,7 @@ struct Inner {
     pulls: Mutex<Pulls>,
     boot_id: String,
     live: Mutex<HashMap<SandboxId, Entry>>,
+    owned: Owned,
     warm: Mutex<Warm>,
     /// Held while an end or a tombstone is written.
     burials: Mutex<()>,
@@ -125,22 +127,6 @@ struct Inner {
     fence: Fence,
     /// One server a data directory.
     _lock: File,
-}
-
-/// What is known of one sandbox.
-struct Entry {
-    stored: Stored,
-    running: Option<Running>,
-    /// Why its last compute ended.
-    end_reason: Option<EndReason>,
-    /// What its last compute used.
-    ended: Option<Ended>,
-    /// Set when only the tombstone is left.
-    tombstone: Option<driver::Tombstone>,
-    /// A launch is under way.
-    launching: bool,
-    /// A guest of it has answered.
-    greeted: bool,
 }
 
 impl LinuxDriver {
@@ -209,6 +195,7 @@ impl Inner {
             slots: Mutex::new(slots),
             policies: config.policies,
             live: Mutex::new(HashMap::new()),
+            owned: Owned::default(),
             warm: Mutex::new(Warm::new(warm)),
             burials: Mutex::new(()),
             maintained: Mutex::new(BTreeMap::new()),

@@ -4,7 +4,8 @@ use anyhow::Context;
 use driver::AccessPage;
 use model::{Access, Result, SandboxId};
 
-use super::{Layout, LinuxDriver, Running, existing};
+use super::compute::Running;
+use super::{Layout, LinuxDriver, existing};
 use crate::egress::{self, EgressConfig};
 
 impl Layout {

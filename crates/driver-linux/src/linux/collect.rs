@@ -149,11 +149,8 @@ impl Inner {
     }
 
     pub(super) fn owned_incarnations(&self) -> BTreeSet<String> {
-        let mut owned: BTreeSet<String> = self.warm().incarnations().into_iter().collect();
+        let mut owned = self.owned.all();
         owned.extend(self.maintained().values().flatten().cloned());
-        let live = self.live();
-        let running = live.values().filter_map(|entry| entry.running.as_ref());
-        owned.extend(running.map(|running| running.record.incarnation.clone()));
         owned
     }
 

@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::layout;
 use super::order::{Begun, Order, Place, environment, not_built, uses_relay};
+use super::owned::Owner;
 use super::stored::{End, Stored};
 use super::{Entry, Inner, LinuxDriver, bare, existing};
 use crate::cgroup;
@@ -34,6 +35,8 @@ pub(super) struct Running {
     pub(super) ending: Arc<AtomicBool>,
     /// Cancelled once its process is dead.
     pub(super) dead: CancellationToken,
+    /// That it is looked after.
+    pub(super) owner: Owner,
 }
 
 impl Running {
@@ -161,6 +164,7 @@ impl LinuxDriver {
         record: RunRecord,
         egress: Option<(Sockets, Policy)>,
     ) -> Result<Running> {
+        let owner = self.inner.owned.add(&record.incarnation);
         let guest = Guest::new(Address::Unix(record.socket.clone()));
         let egress = egress.map(|(sockets, policy)| self.inner.egress.serve(id, sockets, policy));
         let egress = match egress.transpose().context("serve egress") {
@@ -172,7 +176,7 @@ impl LinuxDriver {
         };
         let ending = Arc::new(AtomicBool::new(false));
         let dead = CancellationToken::new();
-        let running = Running { record, guest, egress, ending, dead };
+        let running = Running { record, guest, egress, ending, dead, owner };
         if let Err(error) = self.watch(id, &running) {
             self.inner.discard(id, &running.record);
             return Err(error);

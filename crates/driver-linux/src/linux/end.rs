@@ -103,7 +103,7 @@ impl LinuxDriver {
 
     /// What a dead incarnation had on the host.
     pub(super) async fn clear_up(&self, id: SandboxId, running: Running) {
-        let Running { record, egress, .. } = running;
+        let Running { record, egress, owner, .. } = running;
         let had_egress = egress.is_some();
         if let Some(egress) = egress {
             egress.close().await;
@@ -116,6 +116,7 @@ impl LinuxDriver {
             if had_egress {
                 inner.keeper.forget(&record.incarnation);
             }
+            drop(owner);
         });
         if let Err(error) = cleared.await {
             tracing::error!(sandbox.id = %id, %error, "could not clear up");

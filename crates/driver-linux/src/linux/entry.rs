@@ -2,11 +2,28 @@
 
 use std::collections::HashMap;
 
-use driver::Observed;
-use model::{Error, Phase, Result, SandboxId};
+use driver::{Ended, Observed, Tombstone};
+use model::{EndReason, Error, Phase, Result, SandboxId};
 
-use super::Entry;
+use super::compute::Running;
+use super::stored::Stored;
 use crate::incarnation;
+
+/// What is known of one sandbox.
+pub(super) struct Entry {
+    pub(super) stored: Stored,
+    pub(super) running: Option<Running>,
+    /// Why its last compute ended.
+    pub(super) end_reason: Option<EndReason>,
+    /// What its last compute used.
+    pub(super) ended: Option<Ended>,
+    /// Set when only the tombstone is left.
+    pub(super) tombstone: Option<Tombstone>,
+    /// A launch is under way.
+    pub(super) launching: bool,
+    /// A guest of it has answered.
+    pub(super) greeted: bool,
+}
 
 /// The entry of a sandbox that is more than a tombstone.
 pub(super) fn existing(live: &HashMap<SandboxId, Entry>, id: SandboxId) -> Result<&Entry> {

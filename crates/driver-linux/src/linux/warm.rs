@@ -86,13 +86,6 @@ impl Warm {
         }
     }
 
-    /// The incarnations of all that wait or were taken.
-    pub(super) fn incarnations(&self) -> Vec<String> {
-        let taken = self.taken.values().map(|(member, _)| member);
-        let all = self.waiting.values().flatten().chain(taken);
-        all.map(|member| member.running.record.incarnation.clone()).collect()
-    }
-
     fn claimed(&mut self, id: SandboxId) -> Option<Member> {
         self.taken.remove(&id).map(|(member, _)| member)
     }

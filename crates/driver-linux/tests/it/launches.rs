@@ -257,6 +257,33 @@ mod needs_root {
         driver.close().await;
     }
 
+    /// Over and over, because a sweep takes only what it found to be nobody's the time before too.
+    #[tokio::test]
+    async fn sweeps_beside_a_busy_warm_pool_take_nothing() {
+        let stage = Stage::new();
+        let template = "host".parse().unwrap();
+        let mut config = stage.config();
+        config.warm.insert("host".parse().unwrap(), 8);
+        let driver = LinuxDriver::open(config).await.unwrap();
+        for _ in 0..20 {
+            let mut taken = Vec::new();
+            while taken.len() < 8 {
+                taken.extend(driver.take_warm(&template, model::Tier::Ephemeral));
+                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            }
+            let claim = async |id| create_with(&driver, SandboxSpec { id, ..spec("host") }).await;
+            let claims = futures_util::future::join_all(taken.iter().map(|id| claim(*id)));
+            let (claimed, swept) = tokio::join!(claims, driver.collect());
+            swept.unwrap();
+            claimed.into_iter().for_each(|claimed| claimed.unwrap());
+            for id in taken {
+                assert_eq!(run(&driver, id, "cd /workspace && touch it && ls").await.1, "it\n");
+                driver.remove(id, EndReason::UserRequest).await.unwrap();
+            }
+        }
+        driver.close().await;
+    }
+
     #[tokio::test]
     async fn a_launch_without_a_keeper_leaves_nothing() {
         let guest = |stage: &Stage| stage.data().join("guest");
