@@ -44,7 +44,11 @@ mod needs_root {
         let guest = turn(&record["pid"].to_string());
         let keeper = turn(&host.keeper_pid().unwrap().to_string());
         assert_eq!(guest, turn("self"));
-        assert_eq!(keeper, guest.map(|_| 100_000));
+        // From 6.12 on the kernel takes a request; before, it may show what it does not let anybody choose.
+        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+        let mut numbers = release.split(['.', '-']).map_while(|number| number.parse::<u32>().ok());
+        let takes_requests = (numbers.next(), numbers.next()) >= (Some(6), Some(12));
+        assert_eq!(keeper, guest.map(|usual| if takes_requests { 100_000 } else { usual }));
         driver.close().await;
     }
 
