@@ -1,12 +1,10 @@
 //! `bastide serve`: settings, listeners, store, then a part: to lead, with drivers and an engine of its
 //! own, or to follow whoever leads until that one ends. And the reverse.
 
-use std::fs::DirBuilder;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +15,7 @@ use driver_linux::egress::{EgressConfig, Resolver};
 use driver_linux::template::{Credentials, ImageAccess};
 use driver_linux::{
     DiskConfig, DiskKind, Fence, ImageSettings, LinuxConfig, LinuxDriver, LinuxView, Privilege,
-    Weakness,
+    Weakness, make_data_dir,
 };
 use engine::{Engine, EngineConfig, Followed, Pool};
 use server::config::{Environment, Flags, PoolKind, PoolSettings, load};
@@ -59,7 +57,7 @@ pub(crate) fn run(config: Config, beside: Option<Beside>) -> Result<ExitCode, Fa
 }
 
 async fn serve(config: Config, beside: Option<Beside>) -> anyhow::Result<()> {
-    make_dir(&config.data_dir)?;
+    make_data_dir(&config.data_dir)?;
     // First, so that a taken port changes nothing.
     let listeners = server::bind(&config).await?;
     let store = server::open_store(&config)?;
@@ -103,11 +101,6 @@ async fn until(beside: Option<Beside>) -> anyhow::Result<()> {
             done = beside() => done,
         },
     }
-}
-
-fn make_dir(dir: &Path) -> anyhow::Result<()> {
-    let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
-    made.with_context(|| format!("make the data directory {}", dir.display()))
 }
 
 /// Tells the service manager, if one started us and wants to know (`Type=notify`): a restart of another
@@ -157,7 +150,7 @@ impl Town {
             match pool.kind {
                 PoolKind::Linux => {
                     let dir = self.dir_of(&pool);
-                    make_dir(&dir)?;
+                    make_data_dir(&dir)?;
                     let view = LinuxView::open(&dir).map_err(anyhow::Error::from)?;
                     followed.push(Followed { name: pool.name, view: Arc::new(view) });
                 }

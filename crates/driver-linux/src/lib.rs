@@ -15,7 +15,7 @@ mod sys;
 mod usage;
 
 pub use keeper::privilege::{Privilege, Weakness, enter, weaknesses};
-pub use linux::{Fence, ImageSettings, LinuxConfig, LinuxDriver, LinuxView};
+pub use linux::{Fence, ImageSettings, LinuxConfig, LinuxDriver, LinuxView, make_data_dir};
 pub use oneshot::{OneShot, OneShotConfig};
 pub use pool::{DiskConfig, DiskKind};
 

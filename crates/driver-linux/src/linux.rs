@@ -70,6 +70,7 @@ use collect::Suspects;
 pub use config::{ImageSettings, LinuxConfig};
 use entry::{Entry, existing};
 pub use fence::Fence;
+pub use layout::make_data_dir;
 pub(crate) use layout::{Layout, write_durably};
 pub(crate) use order::plan_of;
 use owned::Owned;

@@ -103,12 +103,11 @@ const CACHE_KEEP: Duration = Duration::from_secs(24 * 3600);
 impl TemplateStore {
     /// `data_dir` is the server's; the templates are in `data_dir/templates`.
     pub fn open(data_dir: &Path) -> Result<Self> {
-        let root = data_dir.join("templates");
-        fs::create_dir_all(&root)
-            .with_context(|| format!("make the template directory {}", root.display()))?;
+        crate::linux::make_data_dir(data_dir)?;
         // Layers are opened from elsewhere than where this process is.
         let data_dir = fs::canonicalize(data_dir).context("find the data directory")?;
         let root = data_dir.join("templates");
+        fs::create_dir_all(&root).context("make the template directory")?;
         let layers = Layers::open(&data_dir)?;
         // The home in it belongs to whom its ids say, so another map has another one.
         let host_skeleton = match Privilege::current() {

@@ -39,6 +39,17 @@ fn a_failure_is_exit_code_1_with_a_hint() {
 }
 
 #[test]
+fn a_data_directory_that_cannot_be_is_told_by_name_with_what_to_do() {
+    let place = ["--data-dir", "/dev/null/x"];
+    let commands: [&[&str]; 3] = [&["serve"], &["template", "list"], &["run", "true"]];
+    for command in commands {
+        let said = |text| check(&[&command[..1], &place, &command[1..]].concat(), 1, text);
+        said("error: cannot use the data directory /dev/null/x: Not a directory");
+        said("\nhint: name one that you may write to with --data-dir or BASTIDE_DATA_DIR");
+    }
+}
+
+#[test]
 fn a_server_that_runs_is_spoken_to_over_stdio_or_by_the_client_itself() {
     let server = ["mcp", "--server", "http://127.0.0.1:1/"];
     let with = |more: &'static [&'static str]| [&server[..], more].concat();

@@ -2,10 +2,11 @@
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use rustix::fs::{Access, access};
 use serde::Serialize;
 
 use crate::lock_file::{self, Lock};
@@ -277,6 +278,19 @@ fn make_root(root: &Path) -> anyhow::Result<PathBuf> {
     fs::create_dir_all(root).with_context(|| format!("make {}", root.display()))?;
     fs::set_permissions(root, PermissionsExt::from_mode(0o700))?;
     fs::canonicalize(root).context("find the data directory")
+}
+
+/// Makes a data directory if there is none, for its owner only.
+///
+/// # Errors
+/// Where it can be neither made nor written to, with what to do.
+pub fn make_data_dir(dir: &Path) -> anyhow::Result<()> {
+    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
+    let usable = made.and_then(|()| Ok(access(dir, Access::WRITE_OK | Access::EXEC_OK)?));
+    usable.map_err(|error| {
+        let hint = "name one that you may write to with --data-dir or BASTIDE_DATA_DIR";
+        anyhow::anyhow!("cannot use the data directory {}: {error}\nhint: {hint}", dir.display())
+    })
 }
 
 fn is_not_found(error: &anyhow::Error) -> bool {
