@@ -7,7 +7,7 @@
 //!  sandboxes/ID/end.json    its compute ended, why   neither     half-made: removed at start
 //!  deleting/ID              being removed            tombstones/ID.json   was removed just now
 //!  pool/ID                  its disks                cgroup INCARNATION   its processes
-//!  run/blank/N, pool/.blank-N   what the next ones are made from
+//!  run/blank/*/N, pool/.blank-N   what the next ones are made from
 //! ```
 //!
 //! Calls about one sandbox come one at a time (the engine's task per sandbox sees to it); the map of

@@ -5,7 +5,7 @@
 //!   cheap.
 //! - [`client`] is how the server speaks to it, in the messages of [`plan`] over [`wire`].
 //! - The rest are the parts of a launch that the server, too, must know about: [`cgroup`], [`run_record`],
-//!   [`incarnation`], [`privilege`], the sockets of [`egress`].
+//!   [`incarnation`], [`privilege`], the sockets of [`egress`]; and [`spread`], for what both make often.
 //!
 //! The keeper has no runtime, no thread and no secret. The only `unsafe` code is in its `sys` files.
 
@@ -20,6 +20,7 @@ pub mod privilege;
 pub mod process;
 pub mod run_record;
 mod seccomp;
+pub mod spread;
 pub mod sys;
 pub mod wire;
 

@@ -29,6 +29,7 @@ use crate::launcher::{Filters, Shared};
 use crate::plan::{Reply, Request};
 use crate::privilege::Privilege;
 use crate::run_record;
+use crate::spread::Spread;
 use crate::{sys, wire};
 
 mod launches;
@@ -77,6 +78,8 @@ struct Keeper {
     shared: Shared,
     /// Where ends of guests are noted, by incarnation.
     exits: PathBuf,
+    /// Where such a note is made before it gets its name.
+    new_exits: Spread,
     /// Launchers tell here what they started.
     register: (OwnedFd, OwnedFd),
     guests: HashMap<i32, String>,
@@ -126,6 +129,7 @@ fn run(dir: &Path) -> anyhow::Result<()> {
             trace: dir.join("run/trace-launch").exists(),
         },
         exits: dir.join("run/exits"),
+        new_exits: Spread::open(dir.join("run/ends")).context("make the place of new notes")?,
         register: wire::seqpacket_pair()?,
         guests: HashMap::new(),
         launchers: HashMap::new(),
@@ -335,8 +339,11 @@ impl Keeper {
     fn ended(&mut self, pid: i32, status: i32) {
         let Some(incarnation) = self.guests.remove(&pid) else { return };
         self.egress.remove(&incarnation);
-        let note = self.exits.join(&incarnation);
-        if let Err(error) = std::fs::write(&note, status.to_string()) {
+        let new = self.new_exits.place(&incarnation);
+        let written = std::fs::write(&new, status.to_string());
+        if let Err(error) =
+            written.and_then(|()| std::fs::rename(new, self.exits.join(&incarnation)))
+        {
             log(&format!("could not note the end of {incarnation}: {error}"));
         }
     }

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use anyhow::Context;
+use keeper::spread::Spread;
 use tokio::sync::Notify;
 
 use super::{Inner, LinuxDriver, layout};
@@ -29,7 +30,8 @@ const FILES: [&str; 2] = ["run.tmp", TOMB];
 const SPEC: &str = "spec.tmp";
 
 pub(super) struct Blanks {
-    dir: PathBuf,
+    /// `None` where it could not be made, as on a full disk.
+    dirs: Option<Spread>,
     ready: Mutex<Ready>,
     used: Notify,
 }
@@ -53,16 +55,17 @@ pub(super) struct Kind {
 impl Blanks {
     /// Those of a server before us go.
     pub(super) fn open(dir: PathBuf, pool: &DiskPool) -> Self {
-        let _ = fs::remove_dir_all(&dir);
+        let dirs = Spread::open(dir).ok();
         pool.remove_blanks();
         let used = Notify::new();
         used.notify_one();
-        Self { dir, ready: Mutex::default(), used }
+        Self { dirs, ready: Mutex::default(), used }
     }
 
-    /// Makes the directory `place` from a blank. Where there is none it is up to the caller.
+    /// Makes the directory `place` from a blank. Where there can be none it is up to the caller.
     pub(super) fn take_dir(&self, place: &Path) {
-        let Some(blank) = self.ready().dirs.pop() else { return };
+        let ready = self.ready().dirs.pop();
+        let Some(blank) = ready.or_else(|| self.make_dir().ok()) else { return };
         self.used.notify_one();
         if fs::rename(&blank, place).is_err() {
             let _ = fs::remove_dir_all(blank);
@@ -90,6 +93,10 @@ impl Blanks {
     fn fill(&self, pool: &DiskPool) -> anyhow::Result<()> {
         while self.ready().dirs.len() < BLANKS {
             let blank = self.make_dir()?;
+            if let Err(error) = layout::make_room(&blank.join(SPEC)) {
+                let _ = fs::remove_dir_all(&blank);
+                return Err(error).context("make room for a spec in advance");
+            }
             self.ready().dirs.push(blank);
         }
         let Some(kind) = self.ready().wanted else { return Ok(()) };
@@ -108,11 +115,11 @@ impl Blanks {
     }
 
     fn make_dir(&self) -> anyhow::Result<PathBuf> {
-        let blank = self.dir.join(keeper::random_hex::<6>()?);
+        let dirs = self.dirs.as_ref().context("there is no place for directories in advance")?;
+        let blank = dirs.place(&keeper::random_hex::<6>()?);
         let files = || {
-            fs::create_dir_all(&blank)?;
-            FILES.iter().try_for_each(|file| File::create(blank.join(file)).map(drop))?;
-            layout::make_room(&blank.join(SPEC))
+            fs::create_dir(&blank)?;
+            FILES.iter().try_for_each(|file| File::create(blank.join(file)).map(drop))
         };
         if let Err(error) = files() {
             // Nobody knows of half a blank.
@@ -175,13 +182,19 @@ mod tests {
     fn a_directory_is_made_from_a_blank_or_left_to_the_caller() {
         let (dir, pool, blanks) = stage(DiskKind::Plain);
         let place = dir.path().join("place");
+        let has_files = || {
+            for file in FILES {
+                assert_eq!(fs::metadata(place.join(file)).unwrap().len(), 0, "{file}");
+            }
+        };
+        // One is made when it is wanted, but for what is flushed.
         blanks.take_dir(&place);
-        assert!(!place.exists());
+        has_files();
+        assert!(!place.join(SPEC).exists());
+        fs::remove_dir_all(&place).unwrap();
         blanks.fill(&pool).unwrap();
         blanks.take_dir(&place);
-        for file in FILES {
-            assert_eq!(fs::metadata(place.join(file)).unwrap().len(), 0, "{file}");
-        }
+        has_files();
         let block = fs::metadata(place.join(SPEC)).unwrap().ino();
         layout::write_json(&place.join("spec.json"), &[1, 2]).unwrap();
         let spec = fs::read(place.join("spec.json")).unwrap();
@@ -192,14 +205,18 @@ mod tests {
         fs::write(place.join("spec.json"), "spec").unwrap();
         blanks.take_dir(&place);
         assert_eq!(fs::read(place.join("spec.json")).unwrap(), b"spec");
-        assert_eq!(fs::read_dir(dir.path().join("blank")).unwrap().count(), BLANKS - 2);
+        let parts = fs::read_dir(dir.path().join("blank")).unwrap().flatten();
+        let left = parts.map(|part| fs::read_dir(part.path()).unwrap().count());
+        assert_eq!(left.sum::<usize>(), BLANKS - 2);
     }
 
     #[test]
     fn blanks_that_cannot_be_made_are_done_without() {
         let (dir, pool, blanks) = stage(DiskKind::Plain);
+        fs::remove_dir_all(dir.path().join("blank")).unwrap();
         fs::write(dir.path().join("blank"), "").unwrap();
         assert!(blanks.fill(&pool).is_err());
+        assert!(Blanks::open(dir.path().join("blank"), &pool).fill(&pool).is_err());
         let place = dir.path().join("place");
         blanks.take_dir(&place);
         assert!(!place.exists());
