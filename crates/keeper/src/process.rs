@@ -78,8 +78,8 @@ struct Keeper {
     shared: Shared,
     /// Where ends of guests are noted, by incarnation.
     exits: PathBuf,
-    /// Where such a note is made before it gets its name.
-    new_exits: Spread,
+    /// Where such a note is made before it gets its name. `None` where that cannot be, as on a full disk.
+    new_exits: Option<Spread>,
     /// Launchers tell here what they started.
     register: (OwnedFd, OwnedFd),
     guests: HashMap<i32, String>,
@@ -129,7 +129,7 @@ fn run(dir: &Path) -> anyhow::Result<()> {
             trace: dir.join("run/trace-launch").exists(),
         },
         exits: dir.join("run/exits"),
-        new_exits: Spread::open(dir.join("run/ends")).context("make the place of new notes")?,
+        new_exits: Spread::open(dir.join("run/ends")).ok(),
         register: wire::seqpacket_pair()?,
         guests: HashMap::new(),
         launchers: HashMap::new(),
@@ -339,11 +339,11 @@ impl Keeper {
     fn ended(&mut self, pid: i32, status: i32) {
         let Some(incarnation) = self.guests.remove(&pid) else { return };
         self.egress.remove(&incarnation);
-        let new = self.new_exits.place(&incarnation);
+        let note = self.exits.join(&incarnation);
+        let new = self.new_exits.as_ref().map(|spread| spread.place(&incarnation));
+        let new = new.unwrap_or_else(|| note.clone());
         let written = std::fs::write(&new, status.to_string());
-        if let Err(error) =
-            written.and_then(|()| std::fs::rename(new, self.exits.join(&incarnation)))
-        {
+        if let Err(error) = written.and_then(|()| std::fs::rename(new, note)) {
             log(&format!("could not note the end of {incarnation}: {error}"));
         }
     }

@@ -13,15 +13,22 @@ use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 pub struct Spread(PathBuf);
 
 impl Spread {
-    /// Begins anew in `dir`: what is there goes.
+    /// Begins anew in `dir`: what is there goes, but for the directories themselves.
     pub fn open(dir: PathBuf) -> io::Result<Self> {
-        match fs::remove_dir_all(&dir) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            Ok(()) | Err(_) => fs::create_dir_all(&dir)?,
-        }
+        fs::create_dir_all(&dir)?;
         // Other file systems know no such wish, and need none.
         let _ = keep_apart(&dir);
-        (0..16).try_for_each(|part| fs::create_dir(dir.join(format!("{part:x}"))))?;
+        let parts: Vec<PathBuf> = (0..16).map(|part| dir.join(format!("{part:x}"))).collect();
+        for entry in fs::read_dir(&dir)? {
+            let path = entry?.path();
+            if !parts.contains(&path) {
+                remove(&path)?;
+            }
+        }
+        for part in parts {
+            fs::create_dir_all(&part)?;
+            fs::read_dir(part)?.try_for_each(|entry| remove(&entry?.path()))?;
+        }
         Ok(Self(dir))
     }
 
@@ -30,6 +37,10 @@ impl Spread {
         let part = name.get(..1).unwrap_or("0");
         self.0.join(part).join(name)
     }
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }
 }
 
 /// Asks for the directories in `dir` to be put where there is room, not beside each other.
@@ -46,6 +57,7 @@ mod tests {
     fn it_begins_empty_and_has_a_place_for_each_name() -> anyhow::Result<()> {
         let dir = tempfile::tempdir()?;
         let at = dir.path().join("spread");
+        fs::create_dir_all(at.join("older/files"))?;
         for _ in 0..2 {
             let spread = Spread::open(at.clone())?;
             for name in ["0a", "f1", "8"] {

@@ -103,6 +103,22 @@ mod needs_root {
     }
 
     #[tokio::test]
+    async fn an_end_is_noted_also_where_there_is_no_place_to_make_notes() {
+        let host = Host::new();
+        let data = host.path().join("data");
+        std::fs::create_dir_all(data.join("run")).unwrap();
+        std::fs::write(data.join("run/ends"), "in the way").unwrap();
+        let driver = host.driver().await;
+        let record = run_record(&data, create(&driver).await.id);
+        driver.close().await;
+        let note = data.join("run/exits").join(record["incarnation"].as_str().unwrap());
+        assert!(kill(record["pid"].as_i64().unwrap()));
+        while !std::fs::read_to_string(&note).is_ok_and(|status| status == "9") {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    }
+
+    #[tokio::test]
     async fn what_died_while_no_server_watched_is_stopped_with_its_reason() {
         let host = Host::new();
         let driver = host.driver().await;
