@@ -30,7 +30,7 @@ use anyhow::Context;
 use rustix::process::Pid;
 
 use crate::cgroup::{self, Hierarchy};
-use crate::plan::{LaunchPlan, RunRecord};
+use crate::plan::{LaunchPlan, Outline, RunRecord};
 use crate::privilege::Privilege;
 use crate::seccomp;
 use crate::{egress, run_record, sys};
@@ -60,6 +60,14 @@ pub struct Shared {
     pub sockets_at: PathBuf,
     /// Print what each step cost.
     pub trace: bool,
+}
+
+impl Shared {
+    /// Whether what has `begun` can still become what is `wanted`. Limits can change where the cgroups have them all.
+    pub(crate) fn fits(&self, begun: &Outline, wanted: &Outline) -> bool {
+        let limits = if self.hierarchy.bounds_all() { wanted.limits } else { begun.limits };
+        Outline { limits, ..begun.clone() } == *wanted
+    }
 }
 
 /// What a sandbox may ask of the kernel, without and with `nesting`.

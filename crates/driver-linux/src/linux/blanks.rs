@@ -72,17 +72,20 @@ impl Blanks {
         }
     }
 
-    /// Makes the disks of `sandbox` from a blank; whether there was one.
+    /// Makes the disks of `sandbox` from a blank, of another size if need be; whether there was one.
     pub(super) fn take_disks(&self, pool: &DiskPool, sandbox: &str, kind: Kind) -> bool {
         let blank = {
             let mut ready = self.ready();
             ready.wanted = Some(kind);
-            let place = ready.disks.iter().position(|(of, _)| *of == kind);
+            let disks = ready.disks.iter();
+            let same = disks.clone().position(|(of, _)| *of == kind);
+            let place = same.or_else(|| disks.clone().position(|(of, _)| of.user == kind.user));
             place.map(|place| ready.disks.remove(place))
         };
         self.used.notify_one();
-        let Some((_, name)) = blank else { return false };
-        let used = pool.use_blank(&name, sandbox);
+        let Some((of, name)) = blank else { return false };
+        let fits = of == kind || pool.set_limit(&name, kind.disk_gb).is_ok();
+        let used = fits && pool.use_blank(&name, sandbox);
         if !used {
             let _ = pool.remove(&name);
         }
@@ -223,6 +226,8 @@ mod tests {
     }
 
     mod needs_root {
+        use std::io::ErrorKind;
+
         use super::*;
 
         const SMALL: Kind = Kind { disk_gb: 1, user: 1000 };
@@ -242,13 +247,16 @@ mod tests {
             assert!(!blanks.take_disks(&pool, "a", SMALL));
             blanks.fill(&pool).unwrap();
             assert_eq!(blanks_in(dir.path()), BLANKS);
-            assert!(!blanks.take_disks(&pool, "b", LARGE));
-            assert!(blanks.take_disks(&pool, "c", SMALL));
-            let workspace = pool.path(Disk::Workspace, "c");
-            assert_eq!(fs::metadata(&workspace).unwrap().uid(), 1000);
-            let written = fs::write(workspace.join("file"), vec![7; (1 << 30) + (1 << 20)]);
-            assert_eq!(written.unwrap_err().kind(), std::io::ErrorKind::QuotaExceeded);
-            pool.remove("c").unwrap();
+            assert!(!blanks.take_disks(&pool, "b", Kind { user: 0, ..SMALL }));
+            for (kind, is_small) in [(SMALL, true), (LARGE, false)] {
+                assert!(blanks.take_disks(&pool, "c", kind));
+                let workspace = pool.path(Disk::Workspace, "c");
+                assert_eq!(fs::metadata(&workspace).unwrap().uid(), 1000);
+                let written = fs::write(workspace.join("file"), vec![7; (1 << 30) + (1 << 20)]);
+                let refused = written.is_err_and(|error| error.kind() == ErrorKind::QuotaExceeded);
+                assert_eq!(refused, is_small);
+                pool.remove("c").unwrap();
+            }
             // Different ones take turns, and they do not become more and more.
             for kind in [LARGE, SMALL, LARGE, SMALL, LARGE] {
                 blanks.take_disks(&pool, "d", kind);
@@ -257,7 +265,7 @@ mod tests {
                 assert!(blanks_in(dir.path()) <= DISKS_MAX);
             }
             // So small that the directories in it cannot be made: nothing of it is left.
-            assert!(!blanks.take_disks(&pool, "e", Kind { disk_gb: 0, user: 1000 }));
+            assert!(!blanks.take_disks(&pool, "e", Kind { disk_gb: 0, user: 1001 }));
             let before = blanks_in(dir.path());
             assert!(blanks.fill(&pool).is_err());
             assert_eq!(blanks_in(dir.path()), before);

@@ -7,7 +7,7 @@ mod needs_root {
     use std::collections::{BTreeMap, BTreeSet};
     use std::ffi::OsString;
     use std::fs;
-    use std::path::Path;
+    use std::path::{Path, PathBuf};
     use std::time::Duration;
 
     use driver::{Driver, Launch};
@@ -240,12 +240,41 @@ mod needs_root {
     async fn a_sandbox_of_another_kind_takes_nothing_that_was_begun() {
         let stage = Stage::new().await;
         let waiting = stage.until_waiting(BEGUN).await;
-        let mut other = spec("host");
-        other.limits.memory_mib *= 2;
-        let other = stage.make(other).await;
-        assert!(!waiting.contains_key(&stage.pid(other)));
+        // It has a way out, which nothing that waits has.
+        let other = spec("host");
+        let id = other.id;
+        stage.driver.create(Launch { spec: other, policy: Policy::open() }).await.unwrap();
+        assert!(!waiting.contains_key(&stage.pid(id)));
         let next = stage.make(spec("host")).await;
         assert!(waiting.contains_key(&stage.pid(next)));
-        stage.end(&[other, next]).await;
+        stage.end(&[id, next]).await;
+    }
+
+    #[tokio::test]
+    async fn a_sandbox_of_another_size_takes_what_was_begun_with_limits_of_its_own() {
+        let stage = Stage::new().await;
+        let usual = spec("host").limits;
+        let mut made = Vec::new();
+        for (memory_mib, pids) in [(usual.memory_mib * 2, 77), (usual.memory_mib / 2, 99)] {
+            let waiting = stage.until_waiting(BEGUN).await;
+            let mut other = spec("host");
+            (other.limits.memory_mib, other.limits.pids) = (memory_mib, pids);
+            let id = stage.make(other).await;
+            made.push(id);
+            assert!(waiting.contains_key(&stage.pid(id)));
+            let record = run_record(&stage.host.path().join("data"), id);
+            let groups = record["legacy"].as_array().unwrap().iter().chain([&record["unified"]]);
+            let groups: Vec<_> =
+                groups.map(|group| PathBuf::from(group.as_str().unwrap())).collect();
+            let limit = |files: &[&str]| {
+                let files =
+                    groups.iter().flat_map(|group| files.iter().map(|file| group.join(file)));
+                files.filter_map(|file| fs::read_to_string(file).ok()).next().unwrap()
+            };
+            assert_eq!(limit(&["pids.max"]), format!("{pids}\n"));
+            let memory = limit(&["memory.limit_in_bytes", "memory.max"]);
+            assert_eq!(memory, format!("{}\n", u64::from(memory_mib) << 20));
+        }
+        stage.end(&made).await;
     }
 }

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use model::Limits;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with,
@@ -20,6 +21,7 @@ use rustix::thread::{ThreadNameSpaceType, move_into_thread_name_spaces, set_thre
 
 use super::root::{self, Trees, Ways};
 use super::{Shared, high, init, rlimits};
+use crate::cgroup::Hierarchy;
 use crate::plan::{LaunchPlan, Outline};
 use crate::privilege::Privilege;
 use crate::sys::{self, Fork};
@@ -144,10 +146,25 @@ impl Begun {
     }
 
     /// Whether it can still become the guest of `outline`.
-    pub(crate) fn is_for(&self, outline: &Outline) -> bool {
+    pub(crate) fn is_for(&self, outline: &Outline, shared: &Shared) -> bool {
         let mut fds = [PollFd::new(&self.process, PollFlags::IN)];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        self.outline == *outline && poll(&mut fds, Some(&now)).is_ok_and(|ended| ended == 0)
+        shared.fits(&self.outline, outline)
+            && poll(&mut fds, Some(&now)).is_ok_and(|ended| ended == 0)
+    }
+
+    /// Gives it the limits of the sandbox that it becomes.
+    pub(crate) fn limit(
+        mut self,
+        limits: Limits,
+        hierarchy: &Hierarchy,
+        incarnation: &str,
+    ) -> anyhow::Result<Self> {
+        if self.outline.limits != limits {
+            hierarchy.limit(incarnation, &limits)?;
+            self.outline.limits = limits;
+        }
+        Ok(self)
     }
 
     fn map_ids(&mut self, privilege: Privilege) -> anyhow::Result<()> {

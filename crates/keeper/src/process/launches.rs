@@ -56,7 +56,7 @@ pub(super) struct Launching {
 }
 
 impl Keeper {
-    /// By a spare that waits, best one that has begun with just this; else by a launcher of its own.
+    /// By a spare that waits, best one that has begun with what can become this; else by a launcher of its own.
     pub(super) fn start_launch(&mut self, plan: LaunchPlan, connection: &UnixStream) {
         self.guess(&plan);
         let outline = plan.outline();
@@ -85,10 +85,11 @@ impl Keeper {
     }
 
     fn spare_for(&self, outline: &Outline) -> Option<usize> {
-        let is = |begun: Option<&Outline>| {
-            self.spares.iter().position(|spare| spare.begun.as_ref() == begun)
+        let is_for = |spare: &Spare| {
+            spare.begun.as_ref().is_some_and(|begun| self.shared.fits(begun, outline))
         };
-        is(Some(outline)).or_else(|| is(None))
+        let begun = self.spares.iter().position(is_for);
+        begun.or_else(|| self.spares.iter().position(|spare| spare.begun.is_none()))
     }
 
     /// What has begun with a range that others will have is of no use any more.
@@ -189,8 +190,12 @@ impl Keeper {
             let asker = Asker(Some(&connection));
             let outline = plan.outline();
             // What did not begin, or was killed since, begins now.
-            let begun = begun.filter(|begun: &Begun| begun.is_for(&outline));
-            let launched = begun.map_or_else(|| begin(&outline), Ok).and_then(|begun| {
+            let begun = begun.filter(|begun: &Begun| begun.is_for(&outline, &self.shared));
+            let begun = begun.map_or_else(
+                || begin(&outline),
+                |begun| begun.limit(plan.limits, &self.shared.hierarchy, incarnation),
+            );
+            let launched = begun.and_then(|begun| {
                 launcher::finish(begun, &plan, incarnation, (&self.shared, asker))
             });
             return self.answer_launched(launched, incarnation, (&plan, &connection));
