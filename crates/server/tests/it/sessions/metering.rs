@@ -25,7 +25,7 @@ fn of_itself() -> Vec<Value> {
 }
 
 /// Waits until the path answers with what is wanted of it.
-async fn until(client: &Client, path: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+pub(super) async fn until(client: &Client, path: &str, wanted: impl Fn(&Value) -> bool) -> Value {
     let mut seen = Value::Null;
     for _ in 0..1000 {
         seen = client.get(path).await.json(200);

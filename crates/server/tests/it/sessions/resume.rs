@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::double::{Double, item};
+use super::metering::until;
 use super::parts::{Came, Daemon, Made, becomes, is_prompt, log, says, sequence, server, wanted};
 use crate::client::Client;
 use crate::harness::Setup;
@@ -91,6 +92,9 @@ async fn without_a_place_in_the_quota_it_is_refused_and_stays_as_it_was() {
     let runs = Made::new(&ann, &wanted("usr_ann")).await;
     server.driver.kill(died.sandbox.parse().unwrap(), model::EndReason::Oom);
     let before = becomes(&ann, &died, "failed").await;
+    // It has failed when its sandbox begins to go, and that one's place is free when it is gone.
+    let path = format!("/v1/sandboxes/{}", died.sandbox);
+    until(&ann, &path, |sandbox| sandbox["state"] == "destroyed").await;
     let (first, _second) = (ann.sandbox().await, ann.sandbox().await);
     let body = json!({ "chat_session_id": died.id });
     let refused = ann.post("/v1/sessions/resume", &body).await;
