@@ -68,8 +68,11 @@ impl LinuxDriver {
             // Ended and noted: stopped. Neither run nor end: its create was never answered.
             return (id, end.is_some().then_some(entry));
         };
-        // A note of another incarnation is older than this one.
-        let told = end.filter(|end| end.is_of(&record.incarnation));
+        // A note of another incarnation is older than this one: how it was before it was started.
+        let (told, before) = match end {
+            Some(end) if end.is_of(&record.incarnation) => (Some(end), None),
+            older => (None, older),
+        };
         let running = match &told {
             // The predecessor was asked to stop it, or saw its end, and died over what comes after.
             Some(_) => None,
@@ -80,6 +83,9 @@ impl LinuxDriver {
             entry.end_reason = None;
             return (id, Some(entry));
         }
+        // A start that was cut off before anything of it answered ends nothing.
+        let answered = run_record::is_answered(&self.inner.layout.run(&id.bare()));
+        let told = told.or(before.filter(|_| !answered));
         let inner = Arc::clone(&self.inner);
         let noted = tokio::task::spawn_blocking(move || inner.lay_down(id, &record, told));
         let (reason, ended, noted) = match noted.await {

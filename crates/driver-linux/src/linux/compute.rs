@@ -110,6 +110,8 @@ impl LinuxDriver {
         let program = order.built.start.clone();
         match self.launch(order, place).await {
             Ok(running) => {
+                // Until now a server that dies leaves it as it was before; a note that stays is known to be older.
+                let _ = layout::forget(&self.inner.layout.end(&id.bare()));
                 start_program(&running, program).await;
                 self.put(id, running)
             }

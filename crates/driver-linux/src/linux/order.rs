@@ -8,7 +8,7 @@ use keeper::client::Starting;
 use model::{AgentSpec, Error, Limits, Policy, Result, SandboxSpec};
 
 use super::blanks::Kind;
-use super::layout::{self, HOSTNAME, Layout};
+use super::layout::{HOSTNAME, Layout};
 use super::stored::Stored;
 use super::{Inner, bare};
 use crate::cgroup::Hierarchy;
@@ -100,9 +100,6 @@ impl Inner {
         saved.context("write the spec")?;
         let record = crate::run_record::read(&record)?;
         let record = record.context("the launcher left no run record")?;
-        if !place.fresh {
-            layout::forget(&self.layout.end(&bare))?;
-        }
         Ok(Begun { record, sockets, starting })
     }
 

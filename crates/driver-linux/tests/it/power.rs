@@ -1,8 +1,10 @@
-//! A machine that goes down under its server, and what the next one finds: a directory of another boot.
+//! A machine, or a server, that goes down, and what the next one finds.
 
 #![expect(clippy::unwrap_used, reason = "what tests share: a panic is how it tells")]
 
 mod needs_root {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
     use std::path::Path;
     use std::process::Command;
 
@@ -42,23 +44,23 @@ mod needs_root {
             match left {
                 "record" => {
                     record["boot_id"] = "of before".into();
-                    std::fs::write(dir.join("run.json"), record.to_string()).unwrap();
+                    fs::write(dir.join("run.json"), record.to_string()).unwrap();
                 }
-                "torn" => std::fs::write(dir.join("run.json"), "").unwrap(),
+                "torn" => fs::write(dir.join("run.json"), "").unwrap(),
                 "torn stop" => {
-                    std::fs::write(dir.join("run.json"), "").unwrap();
-                    std::fs::write(dir.join("end.json"), "").unwrap();
+                    fs::write(dir.join("run.json"), "").unwrap();
+                    fs::write(dir.join("end.json"), "").unwrap();
                 }
-                _ => std::fs::remove_file(dir.join("run.json")).unwrap(),
+                _ => fs::remove_file(dir.join("run.json")).unwrap(),
             }
             if !has_disks {
                 lose_disks(&data.join("pool"), &spec.id.bare());
             }
-            let text = std::fs::read(dir.join("spec.json")).unwrap();
+            let text = fs::read(dir.join("spec.json")).unwrap();
             let mut stored: serde_json::Value = serde_json::from_slice(&text).unwrap();
             assert!(stored["boot"].is_string(), "{stored}");
             stored["boot"] = boot.into();
-            std::fs::write(dir.join("spec.json"), stored.to_string()).unwrap();
+            fs::write(dir.join("spec.json"), stored.to_string()).unwrap();
 
             let driver = host.driver().await;
             let observed = driver.observe(spec.id).await.unwrap().unwrap();
@@ -75,8 +77,30 @@ mod needs_root {
         let home = pool.join(sandbox);
         if pool.join(format!("{sandbox}.img")).exists() {
             assert!(Command::new("umount").arg(&home).status().unwrap().success());
-            std::fs::remove_file(pool.join(format!("{sandbox}.img"))).unwrap();
+            fs::remove_file(pool.join(format!("{sandbox}.img"))).unwrap();
         }
-        std::fs::remove_dir_all(home).unwrap();
+        fs::remove_dir_all(home).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_start_that_was_cut_off_leaves_it_stopped_for_the_reason_it_was() {
+        let host = Host::new();
+        let data = host.path().join("data");
+        let driver = host.driver().await;
+        let id = create(&driver).await.id;
+        driver.stop(id, EndReason::UserRequest).await.unwrap();
+        let dir = data.join("sandboxes").join(id.bare());
+        let note = fs::read(dir.join("end.json")).unwrap();
+        driver.start(id, Policy::none()).await.unwrap();
+        driver.close().await;
+        // As a server leaves it that dies before the guest answers, which then ends with its launcher.
+        fs::write(dir.join("end.json"), note).unwrap();
+        fs::set_permissions(dir.join("run.json"), PermissionsExt::from_mode(0o600)).unwrap();
+        assert!(kill(run_record(&data, id)["pid"].as_i64().unwrap()));
+        let driver = host.driver().await;
+        let seen = driver.observe(id).await.unwrap().unwrap();
+        assert_eq!((seen.phase, seen.end_reason), (Phase::Stopped, Some(EndReason::UserRequest)));
+        assert!(seen.greeted);
+        driver.close().await;
     }
 }
