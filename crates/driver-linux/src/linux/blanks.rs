@@ -30,8 +30,9 @@ const FILES: [&str; 2] = ["run.tmp", TOMB];
 const SPEC: &str = "spec.tmp";
 
 pub(super) struct Blanks {
-    /// `None` where it could not be made, as on a full disk.
-    dirs: Option<Spread>,
+    dir: PathBuf,
+    /// `None` until it could be made in `dir`, as on a full disk.
+    dirs: Mutex<Option<Spread>>,
     ready: Mutex<Ready>,
     used: Notify,
 }
@@ -55,11 +56,11 @@ pub(super) struct Kind {
 impl Blanks {
     /// Those of a server before us go.
     pub(super) fn open(dir: PathBuf, pool: &DiskPool) -> Self {
-        let dirs = Spread::open(dir).ok();
+        let dirs = Mutex::new(Spread::open(dir.clone()).ok());
         pool.remove_blanks();
         let used = Notify::new();
         used.notify_one();
-        Self { dirs, ready: Mutex::default(), used }
+        Self { dir, dirs, ready: Mutex::default(), used }
     }
 
     /// Makes the directory `place` from a blank. Where there can be none it is up to the caller.
@@ -118,8 +119,7 @@ impl Blanks {
     }
 
     fn make_dir(&self) -> anyhow::Result<PathBuf> {
-        let dirs = self.dirs.as_ref().context("there is no place for directories in advance")?;
-        let blank = dirs.place(&keeper::random_hex::<6>()?);
+        let blank = self.new_place()?;
         let files = || {
             fs::create_dir(&blank)?;
             FILES.iter().try_for_each(|file| File::create(blank.join(file)).map(drop))
@@ -130,6 +130,18 @@ impl Blanks {
             return Err(error).context("make a directory in advance");
         }
         Ok(blank)
+    }
+
+    fn new_place(&self) -> anyhow::Result<PathBuf> {
+        let name = keeper::random_hex::<6>()?;
+        let mut dirs = self.dirs.lock().expect("no holder of this lock panics");
+        let opened = match dirs.take() {
+            Some(opened) => opened,
+            None => {
+                Spread::open(self.dir.clone()).context("make room for directories in advance")?
+            }
+        };
+        Ok(dirs.insert(opened).place(&name))
     }
 
     fn ready(&self) -> MutexGuard<'_, Ready> {
@@ -219,10 +231,15 @@ mod tests {
         fs::remove_dir_all(dir.path().join("blank")).unwrap();
         fs::write(dir.path().join("blank"), "").unwrap();
         assert!(blanks.fill(&pool).is_err());
-        assert!(Blanks::open(dir.path().join("blank"), &pool).fill(&pool).is_err());
+        let blanks = Blanks::open(dir.path().join("blank"), &pool);
+        assert!(blanks.fill(&pool).is_err());
         let place = dir.path().join("place");
         blanks.take_dir(&place);
         assert!(!place.exists());
+        // Until they can.
+        fs::remove_file(dir.path().join("blank")).unwrap();
+        blanks.take_dir(&place);
+        assert!(place.exists());
     }
 
     mod needs_root {
