@@ -44,6 +44,7 @@ impl LinuxDriver {
         for (id, entry) in all {
             if let Some(entry) = entry {
                 self.inner.live().insert(id, entry);
+                self.bury_if_dead(id);
             }
         }
         self.hold_orphans().await?;
@@ -83,7 +84,8 @@ impl LinuxDriver {
             entry.end_reason = None;
             return (id, Some(entry));
         }
-        // A start that was cut off before anything of it answered ends nothing.
+        // A start that was cut off before anything of it answered ends nothing: its older note goes, durably, before it is
+        // told to anybody.
         let answered = run_record::is_answered(&self.inner.layout.run(&id.bare()));
         let told = told.or(before.filter(|_| !answered));
         let inner = Arc::clone(&self.inner);

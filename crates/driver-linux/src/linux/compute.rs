@@ -110,8 +110,6 @@ impl LinuxDriver {
         let program = order.built.start.clone();
         match self.launch(order, place).await {
             Ok(running) => {
-                // Until now a server that dies leaves it as it was before; a note that stays is known to be older.
-                let _ = layout::forget(&self.inner.layout.end(&id.bare()));
                 start_program(&running, program).await;
                 self.put(id, running)
             }
@@ -128,7 +126,7 @@ impl LinuxDriver {
         let id = order.stored.spec.id;
         let env = environment(&order.built, &order.stored.spec);
         let policy = order.policy.clone();
-        let record_path = place.dir.join("run.json");
+        let (record_path, fresh) = (place.dir.join("run.json"), place.fresh);
         let inner = Arc::clone(&self.inner);
         let (tell, told) = oneshot::channel();
         let (finish, finished) = oneshot::channel();
@@ -148,7 +146,13 @@ impl LinuxDriver {
         let started = async {
             self.greet(&running, env).await?;
             finished.await.context("finish the launch")??;
-            Ok(run_record::set_answered(&record_path, true)?)
+            run_record::set_answered(&record_path, true)?;
+            if !fresh {
+                let inner = Arc::clone(&self.inner);
+                let forget = move || inner.forget_older_end(&id.bare());
+                tokio::task::spawn_blocking(forget).await.context("forget an older end")??;
+            }
+            Ok(())
         };
         match started.await {
             Ok(()) => Ok(running),
@@ -209,14 +213,18 @@ impl LinuxDriver {
     }
 
     fn put(&self, id: SandboxId, running: Running) -> Result<Observed> {
-        let mut live = self.inner.live();
-        let entry = live.get_mut(&id).ok_or_else(|| Error::no_sandbox(id))?;
-        entry.launching = false;
-        entry.end_reason = None;
-        entry.ended = None;
-        entry.greeted = true;
-        entry.running = Some(running);
-        Ok(entry.observed_in(Phase::Running))
+        let observed = {
+            let mut live = self.inner.live();
+            let entry = live.get_mut(&id).ok_or_else(|| Error::no_sandbox(id))?;
+            entry.launching = false;
+            entry.end_reason = None;
+            entry.ended = None;
+            entry.greeted = true;
+            entry.running = Some(running);
+            entry.observed_in(Phase::Running)
+        };
+        self.bury_if_dead(id);
+        Ok(observed)
     }
 
     pub(super) async fn stop_sandbox(&self, id: SandboxId, reason: EndReason) -> Result<()> {

@@ -138,6 +138,13 @@ impl Inner {
         layout::forget(&self.layout.run(bare))
     }
 
+    /// The note of its last end goes when the guest of a start has answered: until then a server that dies leaves a
+    /// sandbox as it was. Flushed, or a machine that goes down may have the note again, and it would tell of what ran then.
+    pub(super) fn forget_older_end(&self, bare: &str) -> anyhow::Result<()> {
+        layout::forget(&self.layout.end(bare))?;
+        layout::sync_dir(&self.layout.sandbox(bare))
+    }
+
     /// Whether a guest of this sandbox has answered, in this life or, by the note of its end, before.
     pub(super) fn has_answered(&self, bare: &str, end: Option<&End>) -> bool {
         run_record::is_answered(&self.layout.run(bare))

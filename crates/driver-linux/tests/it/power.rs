@@ -4,13 +4,17 @@
 
 mod needs_root {
     use std::fs;
-    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
     use std::path::Path;
     use std::process::Command;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
 
     use driver::Driver;
     use driver_linux::DiskKind;
     use model::{EndReason, Phase, Policy};
+    use rustix::process::{Pid, Signal, kill_process};
 
     use crate::host::{Host, create, kill, run, run_record};
 
@@ -92,6 +96,7 @@ mod needs_root {
         let dir = data.join("sandboxes").join(id.bare());
         let note = fs::read(dir.join("end.json")).unwrap();
         driver.start(id, Policy::none()).await.unwrap();
+        assert!(!dir.join("end.json").exists(), "it runs, whatever happens next");
         driver.close().await;
         // As a server leaves it that dies before the guest answers, which then ends with its launcher.
         fs::write(dir.join("end.json"), note).unwrap();
@@ -101,6 +106,44 @@ mod needs_root {
         let seen = driver.observe(id).await.unwrap().unwrap();
         assert_eq!((seen.phase, seen.end_reason), (Phase::Stopped, Some(EndReason::UserRequest)));
         assert!(seen.greeted);
+        driver.close().await;
+    }
+
+    #[tokio::test]
+    async fn one_that_dies_while_its_start_is_being_answered_is_told_as_ended() {
+        let host = Host::new();
+        let data = host.path().join("data");
+        let driver = host.driver().await;
+        let id = create(&driver).await.id;
+        let record = data.join("sandboxes").join(id.bare()).join("run.json");
+        for round in 0..20 {
+            driver.stop(id, EndReason::UserRequest).await.unwrap();
+            let answered = Arc::new(AtomicBool::new(false));
+            let (over, path) = (Arc::clone(&answered), record.clone());
+            let killer = tokio::task::spawn_blocking(move || {
+                // From the moment in which the server has noted that the guest answers.
+                let is_noted = || fs::metadata(&path).is_ok_and(|m| m.mode() & 0o222 == 0);
+                while !is_noted() && !over.load(Ordering::SeqCst) {
+                    std::thread::yield_now();
+                }
+                let text = fs::read(&path).ok()?;
+                let record: serde_json::Value = serde_json::from_slice(&text).ok()?;
+                let pid = Pid::from_raw(i32::try_from(record["pid"].as_i64()?).ok()?)?;
+                kill_process(pid, Signal::KILL).ok()
+            });
+            let started = driver.start(id, Policy::none()).await;
+            answered.store(true, Ordering::SeqCst);
+            killer.await.unwrap();
+            let mut seen = driver.observe(id).await.unwrap().unwrap();
+            for _ in 0..200 {
+                if seen.phase == Phase::Stopped {
+                    break;
+                }
+                tokio::time::sleep(Duration::from_millis(25)).await;
+                seen = driver.observe(id).await.unwrap().unwrap();
+            }
+            assert_eq!(seen.phase, Phase::Stopped, "round {round}: {started:?}");
+        }
         driver.close().await;
     }
 }
