@@ -135,11 +135,21 @@ impl Model {
         key.clone_into(&mut self.0.key.lock().unwrap());
     }
 
-    fn check_key(&self, headers: &HeaderMap, name: header::HeaderName, scheme: &str) {
+    fn check_key(
+        &self,
+        (headers, request): (&HeaderMap, &Value),
+        name: header::HeaderName,
+        scheme: &str,
+    ) {
         let sent = headers.get(name).and_then(|value| value.to_str().ok());
         let key = self.0.key.lock().unwrap().clone();
         if sent.and_then(|sent| sent.strip_prefix(scheme)) != Some(&key) {
-            self.fault(format!("another key than it was given: {sent:?}"));
+            let asked = request.to_string();
+            let end = asked.len().saturating_sub(1_000);
+            let end = asked.get(end..).unwrap_or_default();
+            self.fault(format!(
+                "another key than it was given: {sent:?} in a call that ends: {end}"
+            ));
         }
     }
 }

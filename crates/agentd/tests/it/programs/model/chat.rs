@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::{Dialogue, Model, Outcome, Piece, Reply, list, refuse, stream_of, text, texts};
 
 pub(super) fn answer(model: &Model, headers: &HeaderMap, request: &Value) -> Response {
-    model.check_key(headers, header::AUTHORIZATION, "Bearer ");
+    model.check_key((headers, request), header::AUTHORIZATION, "Bearer ");
     let dialogue = read(model, request);
     let reply = match dialogue.outcome() {
         Outcome::Error(status) => return refuse(status),
