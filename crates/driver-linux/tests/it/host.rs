@@ -161,6 +161,17 @@ pub(crate) fn run_record(data: &Path, id: SandboxId) -> serde_json::Value {
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
+/// Waits, for twenty seconds at most, until it holds.
+pub(crate) async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    for _ in 0..4_000 {
+        if holds().await {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    panic!("never {what}");
+}
+
 /// `kill -9`; whether there was such a process.
 pub(crate) fn kill(pid: i64) -> bool {
     Command::new("kill").arg("-9").arg(pid.to_string()).status().unwrap().success()

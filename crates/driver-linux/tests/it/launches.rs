@@ -18,7 +18,9 @@ mod needs_root {
     use driver_linux::{LinuxConfig, LinuxDriver};
     use model::{EndReason, Policy, SandboxId, SandboxSpec};
 
-    use crate::host::{Host, SAYS_NOTHING, create, kill, program, run, run_record, spec, succeed};
+    use crate::host::{
+        Host, SAYS_NOTHING, create, kill, program, run, run_record, spec, succeed, until,
+    };
 
     /// A host whose keeper can be taken away.
     struct Stage {
@@ -267,10 +269,11 @@ mod needs_root {
         let driver = LinuxDriver::open(config).await.unwrap();
         for _ in 0..20 {
             let mut taken = Vec::new();
-            while taken.len() < 8 {
+            let filled = async || {
                 taken.extend(driver.take_warm(&template, model::Tier::Ephemeral));
-                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-            }
+                taken.len() == 8
+            };
+            until("is the pool filled", filled).await;
             let claim = async |id| create_with(&driver, SandboxSpec { id, ..spec("host") }).await;
             let claims = futures_util::future::join_all(taken.iter().map(|id| claim(*id)));
             let (claimed, swept) = tokio::join!(claims, driver.collect());

@@ -9,14 +9,13 @@ mod needs_root {
     use std::process::Command;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
-    use std::time::Duration;
 
     use driver::Driver;
     use driver_linux::DiskKind;
     use model::{EndReason, Phase, Policy};
     use rustix::process::{Pid, Signal, kill_process};
 
-    use crate::host::{Host, create, kill, run, run_record};
+    use crate::host::{Host, create, kill, run, run_record, until};
 
     #[tokio::test]
     async fn a_machine_that_went_down_leaves_its_sandboxes_stopped_with_what_was_flushed() {
@@ -120,30 +119,26 @@ mod needs_root {
             driver.stop(id, EndReason::UserRequest).await.unwrap();
             let answered = Arc::new(AtomicBool::new(false));
             let (over, path) = (Arc::clone(&answered), record.clone());
-            let killer = tokio::task::spawn_blocking(move || {
-                // From the moment in which the server has noted that the guest answers.
-                let is_noted = || fs::metadata(&path).is_ok_and(|m| m.mode() & 0o222 == 0);
-                while !is_noted() && !over.load(Ordering::SeqCst) {
-                    std::thread::yield_now();
-                }
-                let text = fs::read(&path).ok()?;
-                let record: serde_json::Value = serde_json::from_slice(&text).ok()?;
-                let pid = Pid::from_raw(i32::try_from(record["pid"].as_i64()?).ok()?)?;
-                kill_process(pid, Signal::KILL).ok()
-            });
+            let killer = tokio::task::spawn_blocking(move || kill_once_answered(&path, &over));
             let started = driver.start(id, Policy::none()).await;
             answered.store(true, Ordering::SeqCst);
             killer.await.unwrap();
-            let mut seen = driver.observe(id).await.unwrap().unwrap();
-            for _ in 0..200 {
-                if seen.phase == Phase::Stopped {
-                    break;
-                }
-                tokio::time::sleep(Duration::from_millis(25)).await;
-                seen = driver.observe(id).await.unwrap().unwrap();
-            }
-            assert_eq!(seen.phase, Phase::Stopped, "round {round}: {started:?}");
+            let seen = async || driver.observe(id).await.unwrap().unwrap().phase;
+            let what = format!("stopped in round {round}, started: {started:?}");
+            until(&what, async || seen().await == Phase::Stopped).await;
         }
         driver.close().await;
+    }
+
+    /// From the moment in which the server has noted that the guest answers, or what it began is over.
+    fn kill_once_answered(record: &Path, over: &AtomicBool) {
+        let is_noted = || fs::metadata(record).is_ok_and(|meta| meta.mode() & 0o222 == 0);
+        while !is_noted() && !over.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        let text = fs::read(record).unwrap();
+        let record: serde_json::Value = serde_json::from_slice(&text).unwrap();
+        let pid = Pid::from_raw(record["pid"].as_i64().unwrap().try_into().unwrap());
+        kill_process(pid.unwrap(), Signal::KILL).unwrap();
     }
 }

@@ -11,7 +11,7 @@ mod needs_root {
     use driver_linux::LinuxDriver;
     use model::{EndReason, Phase, Policy};
 
-    use crate::host::{ENDS_AT_ONCE, Host, create, kill, program, run, run_record, spec};
+    use crate::host::{ENDS_AT_ONCE, Host, create, kill, program, run, run_record, spec, until};
 
     #[tokio::test]
     async fn a_new_server_adopts_what_runs_and_knows_what_is_stopped() {
@@ -113,9 +113,8 @@ mod needs_root {
         driver.close().await;
         let note = data.join("run/exits").join(record["incarnation"].as_str().unwrap());
         assert!(kill(record["pid"].as_i64().unwrap()));
-        while !std::fs::read_to_string(&note).is_ok_and(|status| status == "9") {
-            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-        }
+        let noted = || std::fs::read_to_string(&note).is_ok_and(|status| status == "9");
+        until("noted", async || noted()).await;
     }
 
     #[tokio::test]

@@ -208,7 +208,9 @@ fn a_read_only_data_directory_is_told_and_what_was_asked_is_done_once_it_takes_w
     let data = town.data();
     let data = data.to_str().unwrap();
     sh("mount", &["--rbind", data, data]);
-    sh("mount", &["-o", "remount,bind,ro", data]);
+    // Not while somebody of the server has a file open for writing.
+    let remount = || Command::new("mount").args(["-o", "remount,bind,ro", data]).output().unwrap();
+    town.until("it is read-only", || remount().status.success());
     check_refusal(&town.create("new", "ephemeral"), 503, "read_only");
     check_refusal(&town.ask("DELETE", "/v1/sandboxes/old", ""), 503, "read_only");
     assert_eq!(town.exec("box", "echo used"), "used\n");
