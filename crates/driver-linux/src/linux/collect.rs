@@ -103,8 +103,7 @@ impl Inner {
         collected.disks += told("collect deletions", self.collect_deleting());
         collected.disks += told("collect disks", self.collect_disks());
         told("collect files", self.collect_files());
-        let is_used = |name: &str| self.has_guest(name.strip_suffix("-m").unwrap_or(name));
-        told("sweep the disk pool", self.pool.sweep(&is_used));
+        told("sweep the disk pool", self.pool.sweep(&|name| self.has_guest(name)));
         let in_use = |name: &model::TemplateName, digest: &str| {
             let live = self.live();
             live.values().any(|entry| entry.stored.stands_on(name, digest))
@@ -201,7 +200,7 @@ impl Inner {
         let sockets = self.layout.socket("");
         for name in names_in(&sockets)? {
             let bare = name.strip_suffix("-m").unwrap_or(&name);
-            if bare.parse::<SandboxId>().is_ok() && !self.has_guest(bare) {
+            if bare.parse::<SandboxId>().is_ok() && !self.has_guest(&name) {
                 strays.insert(sockets.join(name));
             }
         }
@@ -220,11 +219,15 @@ impl Inner {
         strays.intersection(&suspects).try_for_each(|stray| layout::forget(stray))
     }
 
-    fn has_guest(&self, bare: &str) -> bool {
-        let Ok(id) = bare.parse::<SandboxId>() else { return false };
+    /// Whether somebody has, or makes, the guest with the socket and the disks of this name.
+    fn has_guest(&self, name: &str) -> bool {
+        if let Some(maintained) = name.strip_suffix("-m") {
+            return self.maintained().contains_key(maintained);
+        }
+        let Ok(id) = name.parse::<SandboxId>() else { return false };
         let runs = |entry: &super::Entry| entry.running.is_some() || entry.launching;
         self.warm().owns(id)
-            || self.maintained().contains_key(bare)
+            || self.maintained().contains_key(name)
             || self.live().get(&id).is_some_and(runs)
     }
 

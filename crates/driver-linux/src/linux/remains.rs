@@ -98,8 +98,9 @@ impl Inner {
         if incarnation::has_remains(&record) {
             incarnation::kill(&record)?;
             incarnation::wait_until_gone(&record)?;
-            self.clear(bare, &record);
         }
+        // Whoever was at it before may have come no further than its cgroups.
+        self.clear(bare, &record);
         layout::forget(path)
     }
 

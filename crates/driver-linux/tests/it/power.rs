@@ -130,6 +130,37 @@ mod needs_root {
         driver.close().await;
     }
 
+    #[tokio::test]
+    async fn what_is_left_of_a_guest_over_the_workspace_goes_while_the_sandbox_runs() {
+        let host = Host::new();
+        let data = host.path().join("data");
+        let driver = host.driver().await;
+        let id = create(&driver).await.id;
+        let socket = |name: String| data.join("run/g").join(name);
+        let left = socket(format!("{}-m", id.bare()));
+        fs::write(&left, "").unwrap();
+        // What is nobody's at two looks.
+        driver.collect().await.unwrap();
+        assert!(left.exists());
+        driver.collect().await.unwrap();
+        assert!(!left.exists());
+        driver.close().await;
+        // A server that died over the rest, with the cgroups removed.
+        let mut record = run_record(&data, id);
+        record["incarnation"] = "of before".into();
+        record["unified"] = data.join("gone").to_str().unwrap().into();
+        record["socket"] = left.to_str().unwrap().into();
+        let maintenance = data.join("sandboxes").join(id.bare()).join("maintenance.json");
+        fs::write(&maintenance, record.to_string()).unwrap();
+        fs::write(&left, "").unwrap();
+        let driver = host.driver().await;
+        assert!(!left.exists() && !maintenance.exists());
+        assert!(socket(id.bare()).exists());
+        assert_eq!(run(&driver, id, "echo fine").await.1, "fine\n");
+        driver.remove(id, EndReason::UserRequest).await.unwrap();
+        driver.close().await;
+    }
+
     /// From the moment in which the server has noted that the guest answers, or what it began is over.
     fn kill_once_answered(record: &Path, over: &AtomicBool) {
         let is_noted = || fs::metadata(record).is_ok_and(|meta| meta.mode() & 0o222 == 0);
