@@ -219,9 +219,14 @@ fn strike(
         92..96 => (false, true, true, false),
         _ => (true, true, true, true),
     };
+    // Half of the time while one begins: that is when the most is half done.
+    let newcomer = if dice.below(2) == 0 { town.newcomer()? } else { None };
+    if newcomer.is_some() {
+        sleep(Duration::from_micros(dice.below(5_000)));
+    }
     if guest {
         let guests = town.guests().into_iter().chain(town.waiting()).collect::<Vec<_>>();
-        if let Some((bare, pid)) = choose(&guests, dice) {
+        if let Some((bare, pid)) = newcomer.as_ref().or_else(|| choose(&guests, dice)) {
             // Before it dies, so that nobody sees a death without a reason.
             shared.casualties().insert(bare.clone());
             let is_it = |pid| {
@@ -385,6 +390,10 @@ impl Shared {
     clippy::disallowed_methods,
     reason = "there is no runtime here whose thread it could block"
 )]
+fn sleep(time: Duration) {
+    std::thread::sleep(time);
+}
+
 fn pause(milliseconds: u64) {
-    std::thread::sleep(Duration::from_millis(milliseconds));
+    sleep(Duration::from_millis(milliseconds));
 }

@@ -84,7 +84,7 @@ impl Resident {
         let acted = match (stage, dice.below(20)) {
             (Stage::Absent, _) => self.create(shared),
             (Stage::Gone, _) | (_, 0) => self.create(shared),
-            (Stage::Running, 1..6) => self.read_back(shared),
+            (Stage::Running, 1..6) => self.read_back(shared).map(drop),
             (Stage::Running, 6..9) => self.write_note(shared),
             (Stage::Running, 9..12) => self.write_upload(shared),
             (Stage::Running, 12..14) => self.change(shared, "pause", Stage::Paused),
@@ -100,9 +100,11 @@ impl Resident {
 
     /// Everything that was acknowledged is so.
     pub(super) fn check(&mut self, shared: &Shared) -> anyhow::Result<()> {
-        let stage = self.settle(shared)?;
-        if stage == Stage::Running {
-            self.read_back(shared)?;
+        let begin = SystemTime::now();
+        while self.settle(shared)? == Stage::Running && !self.read_back(shared)? {
+            let late = begin.elapsed()? > SETTLES_WITHIN;
+            ensure!(!late, "{} is told to run, but does not answer", self.name);
+            pause(20);
         }
         if self.id.is_some() {
             self.create(shared)?;
@@ -205,10 +207,11 @@ impl Resident {
         }
     }
 
-    fn read_back(&mut self, shared: &Shared) -> anyhow::Result<()> {
+    /// Whether it answered.
+    fn read_back(&mut self, shared: &Shared) -> anyhow::Result<bool> {
         let command =
             "cat /workspace/note; echo; cat /var/tmp/note; echo; cat /workspace/upload; :";
-        let Some(output) = self.run(shared, command)? else { return Ok(()) };
+        let Some(output) = self.run(shared, command)? else { return Ok(false) };
         let lines: Vec<&str> = output.lines().collect();
         let line = |at: usize| lines.get(at).copied().unwrap_or_default().to_owned();
         let (note, upper, upload) = (line(0), line(1), line(2));
@@ -216,7 +219,7 @@ impl Resident {
         ensure!(self.note.contains(&upper), "the upper has {upper:?}, not {:?}", self.note);
         ensure!(self.upload.contains(&upload), "upload {upload:?}, not {:?}", self.upload);
         self.upload = vec![upload];
-        Ok(())
+        Ok(true)
     }
 
     fn write_note(&mut self, shared: &Shared) -> anyhow::Result<()> {

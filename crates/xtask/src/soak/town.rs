@@ -17,6 +17,9 @@ use super::pause;
 /// Until a server answers; adopting is part of it.
 const STARTS_WITHIN: Duration = Duration::from_secs(60);
 
+/// How long a kill waits for a guest that begins.
+const NEWCOMER_WITHIN: Duration = Duration::from_millis(200);
+
 pub(super) struct Town {
     bastide: PathBuf,
     dir: PathBuf,
@@ -164,6 +167,19 @@ impl Town {
     /// The same of sandboxes that wait to be wanted.
     pub(super) fn waiting(&self) -> Vec<(String, i32)> {
         self.recorded("warm")
+    }
+
+    /// The next that begins, if one does within a moment.
+    pub(super) fn newcomer(&self) -> anyhow::Result<Option<(String, i32)>> {
+        let begin = SystemTime::now();
+        let before = self.guests();
+        while begin.elapsed()? < NEWCOMER_WITHIN {
+            let newcomer = self.guests().into_iter().find(|guest| !before.contains(guest));
+            if newcomer.is_some() {
+                return Ok(newcomer);
+            }
+        }
+        Ok(None)
     }
 
     fn recorded(&self, dir: &str) -> Vec<(String, i32)> {
