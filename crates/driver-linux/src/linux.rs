@@ -62,6 +62,7 @@ mod remains;
 mod room;
 mod slots;
 mod stored;
+mod turns;
 mod view;
 mod warm;
 
@@ -77,6 +78,7 @@ use owned::Owned;
 use pulls::Pulls;
 pub(crate) use slots::Slots;
 use stored::Stored;
+use turns::Turns;
 pub use view::LinuxView;
 use warm::Warm;
 
@@ -111,8 +113,7 @@ struct Inner {
     live: Mutex<HashMap<SandboxId, Entry>>,
     owned: Owned,
     warm: Mutex<Warm>,
-    /// Held while an end or a tombstone is written.
-    burials: Mutex<()>,
+    turns: Turns,
     /// Sandboxes that have a maintenance guest, and its incarnation once it is known.
     maintained: Mutex<BTreeMap<String, Option<String>>>,
     /// What was nobody's in the last sweep.
@@ -198,7 +199,7 @@ impl Inner {
             live: Mutex::new(HashMap::new()),
             owned: Owned::default(),
             warm: Mutex::new(Warm::new(warm)),
-            burials: Mutex::new(()),
+            turns: Turns::default(),
             maintained: Mutex::new(BTreeMap::new()),
             suspects: Mutex::new(Suspects::default()),
             exits,
@@ -265,17 +266,18 @@ impl Driver for LinuxDriver {
 
     async fn create(&self, launch: Launch) -> Result<Observed> {
         self.inner.may_make()?;
-        self.create_sandbox(launch).await.map_err(|error| self.inner.explain(error))
+        let id = launch.spec.id;
+        self.in_turn(id, |driver| async move { driver.create_sandbox(launch).await }).await
     }
 
     async fn start(&self, id: SandboxId, policy: Policy) -> Result<Observed> {
         self.inner.may_make()?;
-        self.start_sandbox(id, policy).await.map_err(|error| self.inner.explain(error))
+        self.in_turn(id, move |driver| async move { driver.start_sandbox(id, policy).await }).await
     }
 
     async fn stop(&self, id: SandboxId, reason: EndReason) -> Result<()> {
         self.inner.fence.check()?;
-        self.stop_sandbox(id, reason).await.map_err(|error| self.inner.explain(error))
+        self.in_turn(id, move |driver| async move { driver.stop_sandbox(id, reason).await }).await
     }
 
     async fn pause(&self, id: SandboxId) -> Result<()> {
@@ -290,7 +292,7 @@ impl Driver for LinuxDriver {
 
     async fn remove(&self, id: SandboxId, reason: EndReason) -> Result<()> {
         self.inner.fence.check()?;
-        self.remove_sandbox(id, reason).await.map_err(|error| self.inner.explain(error))
+        self.in_turn(id, move |driver| async move { driver.remove_sandbox(id, reason).await }).await
     }
 
     async fn update(&self, id: SandboxId, update: Update) -> Result<()> {
@@ -334,7 +336,7 @@ impl Driver for LinuxDriver {
 
     async fn maintenance(&self, id: SandboxId) -> Result<Maintenance> {
         self.inner.may_make()?;
-        self.maintain(id).await.map_err(|error| self.inner.explain(error))
+        self.in_turn(id, move |driver| async move { driver.maintain(id).await }).await
     }
 
     fn take_exits(&self) -> Option<mpsc::Receiver<Exit>> {

@@ -38,15 +38,14 @@ impl LinuxDriver {
         let inner = Arc::clone(&self.inner);
         let read = tokio::task::spawn_blocking(move || inner.read_all());
         let found = read.await.context("read the data directory")??;
-        let adopted = found.into_iter().map(|found| self.adopt_one(found));
-        let all: Vec<(SandboxId, Option<Entry>)> =
-            futures_util::stream::iter(adopted).buffer_unordered(AT_ONCE).collect().await;
-        for (id, entry) in all {
-            if let Some(entry) = entry {
+        let adopted = found.into_iter().map(async |found| {
+            // One that dies meanwhile is ended when it is in the map.
+            let _turn = self.inner.turns.take(found.id).await;
+            if let (id, Some(entry)) = self.adopt_one(found).await {
                 self.inner.live().insert(id, entry);
-                self.bury_if_dead(id);
             }
-        }
+        });
+        futures_util::stream::iter(adopted).buffer_unordered(AT_ONCE).collect::<()>().await;
         self.hold_orphans().await?;
         self.open_policies().await;
         // The engine has yet to hear of what tombstones tell, so they go with the first sweep.

@@ -213,18 +213,14 @@ impl LinuxDriver {
     }
 
     fn put(&self, id: SandboxId, running: Running) -> Result<Observed> {
-        let observed = {
-            let mut live = self.inner.live();
-            let entry = live.get_mut(&id).ok_or_else(|| Error::no_sandbox(id))?;
-            entry.launching = false;
-            entry.end_reason = None;
-            entry.ended = None;
-            entry.greeted = true;
-            entry.running = Some(running);
-            entry.observed_in(Phase::Running)
-        };
-        self.bury_if_dead(id);
-        Ok(observed)
+        let mut live = self.inner.live();
+        let entry = live.get_mut(&id).ok_or_else(|| Error::no_sandbox(id))?;
+        entry.launching = false;
+        entry.end_reason = None;
+        entry.ended = None;
+        entry.greeted = true;
+        entry.running = Some(running);
+        Ok(entry.observed_in(Phase::Running))
     }
 
     pub(super) async fn stop_sandbox(&self, id: SandboxId, reason: EndReason) -> Result<()> {

@@ -60,23 +60,10 @@ impl LinuxDriver {
         Ok(())
     }
 
-    /// For an incarnation that has just become one of the map: the watch may have seen it die before that, and found
-    /// nothing to end.
-    pub(super) fn bury_if_dead(&self, id: SandboxId) {
-        let incarnation = {
-            let live = self.inner.live();
-            let running = live.get(&id).and_then(|entry| entry.running.as_ref());
-            let dead = running.filter(|running| running.dead.is_cancelled());
-            dead.map(|dead| dead.record.incarnation.clone())
-        };
-        if let Some(incarnation) = incarnation {
-            let driver = self.clone();
-            self.inner.tasks.spawn(async move { driver.died(id, incarnation).await });
-        }
-    }
-
     /// Compute that ended without being asked to.
     async fn died(&self, id: SandboxId, incarnation: String) {
+        // One that is still being entered in the map is in it then.
+        let _turn = self.inner.turns.take(id).await;
         let running = {
             let mut live = self.inner.live();
             let Some(entry) = live.get_mut(&id) else { return };

@@ -162,7 +162,6 @@ impl Inner {
         incarnation: &str,
         (reason, last): (EndReason, Ended),
     ) -> anyhow::Result<()> {
-        let _one_at_a_time = self.burials.lock().expect("no holder of this lock panics");
         let bare = id.bare();
         let record = run_record::read(&self.layout.run(&bare))?;
         if record.is_none_or(|record| record.incarnation != incarnation) {
@@ -179,7 +178,6 @@ impl Inner {
 
     /// The end of compute that somebody asked for.
     pub(super) fn note_stop(&self, id: SandboxId, reason: EndReason) -> anyhow::Result<()> {
-        let _one_at_a_time = self.burials.lock().expect("no holder of this lock panics");
         let (known, last) = {
             let live = self.live();
             let entry = live.get(&id);
@@ -207,8 +205,6 @@ impl Inner {
 
     /// From existing to deleted, durably: the tombstone, then the rename. Its processes are told to die.
     pub(super) fn bury(&self, id: SandboxId, reason: EndReason) -> anyhow::Result<Buried> {
-        // Two removals of one sandbox would write one file at once.
-        let _one_at_a_time = self.burials.lock().expect("no holder of this lock panics");
         let stored = self.stored(id).map_err(anyhow::Error::from)?.without_env();
         // Before its processes are killed, so that what they used is told whatever happens then.
         let (last, running) = {

@@ -1,6 +1,7 @@
 //! The Linux driver against a real kernel.
 
 mod begun;
+mod callers;
 mod disks;
 mod doctor;
 mod egress;
