@@ -71,8 +71,9 @@ impl Warm {
     /// Reserves a waiting sandbox of `template`.
     pub(super) fn take(&mut self, template: &TemplateName, digest: &str) -> Option<SandboxId> {
         let queue = self.waiting.get_mut(template)?;
-        // Members of an older build of the template are of no use any more.
-        let place = queue.iter().position(|member| member.digest == digest)?;
+        // Members of an older build of the template are of no use any more, nor are dead ones.
+        let is_good = |one: &Member| one.digest == digest && !one.running.dead.is_cancelled();
+        let place = queue.iter().position(is_good)?;
         let member = queue.remove(place)?;
         let id = member.id;
         self.taken.insert(id, (member, Timestamp::now()));

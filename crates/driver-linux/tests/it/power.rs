@@ -1,21 +1,23 @@
-//! A machine, or a server, that goes down, and what the next one finds.
+//! A machine, a server or a guest that goes down, and what is found then.
 
 #![expect(clippy::unwrap_used, reason = "what tests share: a panic is how it tells")]
 
 mod needs_root {
+    use std::cell::Cell;
     use std::fs;
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
     use std::path::Path;
     use std::process::Command;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
 
-    use driver::Driver;
-    use driver_linux::DiskKind;
-    use model::{EndReason, Phase, Policy};
+    use driver::{Driver, Launch};
+    use driver_linux::{DiskKind, LinuxDriver};
+    use model::{EndReason, Phase, Policy, SandboxSpec, TemplateName, Tier};
     use rustix::process::{Pid, Signal, kill_process};
 
-    use crate::host::{Host, create, kill, run, run_record, until};
+    use crate::host::{Host, create, kill, run, run_record, spec, until};
 
     #[tokio::test]
     async fn a_machine_that_went_down_leaves_its_sandboxes_stopped_with_what_was_flushed() {
@@ -156,6 +158,38 @@ mod needs_root {
         let driver = host.driver().await;
         assert!(!left.exists() && !maintenance.exists());
         assert!(socket(id.bare()).exists());
+        assert_eq!(run(&driver, id, "echo fine").await.1, "fine\n");
+        driver.remove(id, EndReason::UserRequest).await.unwrap();
+        driver.close().await;
+    }
+
+    #[tokio::test]
+    async fn a_waiting_sandbox_that_died_is_given_to_nobody() {
+        let host = Host::new();
+        let mut config = host.config();
+        let template: TemplateName = "host".parse().unwrap();
+        config.warm.insert(template.clone(), 1);
+        let driver = LinuxDriver::open(config).await.unwrap();
+        let taken = Cell::new(None);
+        let take = async || {
+            taken.set(driver.take_warm(&template, Tier::Ephemeral));
+            taken.get().is_some()
+        };
+        until("one waits", take).await;
+        let dead = taken.take().unwrap();
+        // Another is made for it, and then nobody looks at them.
+        let waiting = host.path().join("data/warm");
+        until("two wait", async || fs::read_dir(&waiting).unwrap().count() == 2).await;
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        driver.return_warm(dead);
+        let record = waiting.join(dead.bare()).join("run.json");
+        kill_once_answered(&record, &AtomicBool::new(true));
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        until("another one waits", take).await;
+        let id = taken.take().unwrap();
+        assert_ne!(id, dead);
+        let launch = Launch { spec: SandboxSpec { id, ..spec("host") }, policy: Policy::none() };
+        driver.create(launch).await.unwrap();
         assert_eq!(run(&driver, id, "echo fine").await.1, "fine\n");
         driver.remove(id, EndReason::UserRequest).await.unwrap();
         driver.close().await;
