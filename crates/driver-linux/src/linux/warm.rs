@@ -239,14 +239,15 @@ impl LinuxDriver {
         }
     }
 
-    /// A member that was taken for a `create` of this size. One whose disk is of another and stays so
-    /// is given up for a launch of the same id.
+    /// A member that was taken for a `create` of this size. One that died, or whose disk is of another size and stays
+    /// so, is given up for a launch of the same id.
     pub(super) async fn fits(&self, id: SandboxId, limits: &Limits) -> bool {
         let misfit = {
             let mut warm = self.inner.warm();
             let Some((member, _)) = warm.taken.get(&id) else { return false };
             let same = member.limits.disk_gb == limits.disk_gb;
-            if same || self.inner.pool.changes_limits() {
+            let lives = !member.running.dead.is_cancelled();
+            if lives && (same || self.inner.pool.changes_limits()) {
                 return true;
             }
             warm.claimed(id)

@@ -188,6 +188,9 @@ mod needs_root {
         until("another one waits", take).await;
         let id = taken.take().unwrap();
         assert_ne!(id, dead);
+        // Nor is one of use that dies when it is taken: there is a launch then, as without it.
+        kill_once_answered(&waiting.join(id.bare()).join("run.json"), &AtomicBool::new(true));
+        tokio::time::sleep(Duration::from_millis(300)).await;
         let launch = Launch { spec: SandboxSpec { id, ..spec("host") }, policy: Policy::none() };
         driver.create(launch).await.unwrap();
         assert_eq!(run(&driver, id, "echo fine").await.1, "fine\n");
