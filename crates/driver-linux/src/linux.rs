@@ -297,7 +297,7 @@ impl Driver for LinuxDriver {
 
     async fn update(&self, id: SandboxId, update: Update) -> Result<()> {
         self.inner.fence.check()?;
-        self.update_sandbox(id, update).await.map_err(|error| self.inner.explain(error))
+        self.in_turn(id, move |driver| async move { driver.update_sandbox(id, update).await }).await
     }
 
     async fn observe(&self, id: SandboxId) -> Result<Option<Observed>> {

@@ -6,9 +6,9 @@ mod needs_root {
     use std::pin::pin;
     use std::task::Poll;
 
-    use driver::{Driver, Launch};
+    use driver::{Driver, Launch, Update};
     use driver_linux::LinuxDriver;
-    use model::{EndReason, Phase, Policy, SandboxId};
+    use model::{EndReason, Name, Phase, Policy, SandboxId};
 
     use crate::host::{Host, create, run, spec, until};
 
@@ -45,7 +45,12 @@ mod needs_root {
             // As whoever asked for a start that failed does then.
             driver.stop(id, EndReason::Unknown).await.unwrap();
             assert_eq!(phase(&driver, id).await, Phase::Stopped, "left after {polls}");
+            let name: Name = format!("name-{polls}").parse().unwrap();
+            let update = Update { name: Some(name.clone()), policy: None };
+            let updated = leave_after(polls, driver.update(id, update)).await;
             driver.start(id, Policy::none()).await.unwrap();
+            let spec = driver.observe(id).await.unwrap().unwrap().spec;
+            assert!(spec.name == name || polls == 0, "left after {polls}: {updated:?}");
             assert_eq!(run(&driver, id, "echo one").await.1, "one\n", "left after {polls}");
             until("one", async || driver.uid_ranges_in_use() == 1).await;
         }
