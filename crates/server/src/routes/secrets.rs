@@ -1,5 +1,6 @@
 //! Bundles of secrets (000 *Secrets*). No answer, refusal or log line has a value.
 
+use anyhow::Context;
 use api::secrets::{Bundle, Bundles, CreateBundle, Deleted, RotateBundle, RotatedBundle};
 use axum::Json as Answer;
 use axum::extract::{Request, State};
@@ -96,8 +97,13 @@ pub(crate) async fn rotate(
 ) -> Result<Answer<RotatedBundle>, Refusal> {
     let bytes = body::read_up_to(request, &app, BUNDLE_BODY_BYTES_MAX).await?;
     let values = api::json::parse::<RotateBundle>(&bytes)?.check()?;
-    let rotated = app.vault.rotate(&who.0.owner, &name, values).await?;
-    Sessions::rotated(&app, &who.0, &name).await;
+    // Sessions get what the bundle has, also if the caller goes away.
+    let rotated = app.clone().tasks.spawn(async move {
+        let rotated = app.vault.rotate(&who.0.owner, &name, values).await?;
+        Sessions::rotated(&app, &who.0, &name).await;
+        Ok::<_, Error>(rotated)
+    });
+    let rotated = rotated.await.context("replace a bundle").map_err(Error::from)??;
     let (key_names, created_at) = (rotated.key_names, rotated.created_at);
     let last_rotated_at = rotated.rotated_at.unwrap_or(created_at);
     Ok(Answer(RotatedBundle { name: rotated.name.to_string(), key_names, last_rotated_at }))

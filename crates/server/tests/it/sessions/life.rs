@@ -5,8 +5,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use model::{EndReason, SandboxId};
-use serde_json::json;
-use tokio::time::sleep;
+use serde_json::{Value, json};
+use tokio::time::{sleep, timeout};
 
 use super::parts::{
     Came, Daemon, Made, another, becomes, is_prompt, log, says, sequence, server,
@@ -15,7 +15,7 @@ use super::parts::{
 use crate::client::Client;
 use crate::harness::Setup;
 
-fn ends(event: &serde_json::Value) -> bool {
+fn ends(event: &Value) -> bool {
     event["type"] == "session.ended"
 }
 
@@ -42,7 +42,7 @@ async fn a_session_is_made_spoken_to_read_and_deleted() {
         .say(&json!({ "type": "exec", "id": "7", "command": "printf hi; printf no >&2; exit 3" }))
         .await;
     let mut frames = Vec::new();
-    while frames.last().is_none_or(|last: &serde_json::Value| last["type"] != "exit") {
+    while frames.last().is_none_or(|last: &Value| last["type"] != "exit") {
         frames.push(socket.control().await);
     }
     let of = |kind: &str| {
@@ -108,7 +108,7 @@ async fn a_list_is_read_a_page_at_a_time_the_newest_first() {
         made.insert(0, Made::new(&ann, &wanted("usr_ann")).await.id);
     }
     Made::new(&bob, &wanted("usr_bob")).await;
-    let ids = |page: &serde_json::Value| -> Vec<String> {
+    let ids = |page: &Value| -> Vec<String> {
         let sessions = page["sessions"].as_array().unwrap().iter();
         sessions.map(|one| one["chat_session_id"].as_str().unwrap().to_owned()).collect()
     };
@@ -354,6 +354,40 @@ async fn new_secrets_reach_a_session_that_runs_and_a_deleted_bundle_does_not_end
     socket.events_until(|event| says(event, "on")).await;
     let log = log(&ann, &made).await;
     assert!(!format!("{log:?}").contains("sk-"), "no secret is in the log");
+    server.stop().await;
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn new_secrets_reach_a_session_also_when_who_gave_them_has_gone() {
+    let daemon = Daemon::start().await;
+    let server = server(&daemon).await;
+    let ann = server.tenant("ann").await;
+    let bundle = json!({ "name": "keys", "values": { "LLM_API_KEY": "sk-0", "TOKEN": "0" } });
+    ann.post("/v1/tenants/me/secrets", &bundle).await.json(201);
+    let mut body = wanted("usr_ann");
+    body["secrets"] = json!(["keys"]);
+    let made = Made::new(&ann, &body).await;
+    let mut socket = made.attach(ann.address, 0).await;
+    socket.events_until(is_prompt).await;
+    let mut before = Value::Null;
+    for round in 1..60_u64 {
+        let new = json!({ "values": { "LLM_API_KEY": "sk-0", "TOKEN": round.to_string() } });
+        let put = ann.request("PUT", "/v1/tenants/me/secrets/keys").body(new.to_string().into());
+        tokio::select! {
+            _ = ann.send(put.unwrap()) => {}
+            () = sleep(Duration::from_millis(round % 6)) => {}
+        }
+        sleep(Duration::from_millis(30)).await;
+        let now = ann.get("/v1/tenants/me/secrets/keys").await.json(200)["last_rotated_at"].take();
+        if now != before {
+            let told = timeout(Duration::from_secs(5), socket.control()).await;
+            let told = told.unwrap_or_else(|_| panic!("round {round}: replaced, but not told"));
+            assert!(told["keys"].as_array().unwrap().contains(&json!("TOKEN")), "{told}");
+        }
+        before = now;
+    }
+    drop(socket);
     server.stop().await;
     daemon.stop().await;
 }
