@@ -130,7 +130,7 @@ impl LinuxDriver {
         let inner = Arc::clone(&self.inner);
         let (tell, told) = oneshot::channel();
         let (finish, finished) = oneshot::channel();
-        // Beside the caller, who may have been told that it takes too long: then nobody wants it.
+        // Beside the caller. When there is none any more, because the server goes, nobody wants it.
         self.inner.tasks.spawn_blocking(move || match inner.launch_or_undo(&order, &place) {
             Err(error) => drop(tell.send(Err(error))),
             Ok(Begun { record, sockets, starting }) => match tell.send(Ok((record, sockets))) {

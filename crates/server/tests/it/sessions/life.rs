@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
 use super::parts::{
-    Came, Daemon, Made, another, becomes, is_prompt, log, says, sequence, server,
+    Came, Daemon, Made, Socket, another, becomes, is_prompt, log, says, sequence, server,
     server_with_a_manual_clock, wanted,
 };
 use crate::client::Client;
@@ -329,18 +329,24 @@ async fn a_session_that_nobody_uses_idles_away_and_one_with_a_client_does_not() 
     panic!("it never idles");
 }
 
+/// A session that names the bundle `keys`, and its client.
+async fn with_keys(ann: &Client) -> (Made, Socket) {
+    let bundle = json!({ "name": "keys", "values": { "LLM_API_KEY": "sk-before", "TOKEN": "a" } });
+    ann.post("/v1/tenants/me/secrets", &bundle).await.json(201);
+    let mut body = wanted("usr_ann");
+    body["secrets"] = json!(["keys"]);
+    let made = Made::new(ann, &body).await;
+    let mut socket = made.attach(ann.address, 0).await;
+    socket.events_until(is_prompt).await;
+    (made, socket)
+}
+
 #[tokio::test]
 async fn new_secrets_reach_a_session_that_runs_and_a_deleted_bundle_does_not_end_it() {
     let daemon = Daemon::start().await;
     let server = server(&daemon).await;
     let ann = server.tenant("ann").await;
-    let bundle = json!({ "name": "keys", "values": { "LLM_API_KEY": "sk-before", "TOKEN": "a" } });
-    ann.post("/v1/tenants/me/secrets", &bundle).await.json(201);
-    let mut body = wanted("usr_ann");
-    body["secrets"] = json!(["keys"]);
-    let made = Made::new(&ann, &body).await;
-    let mut socket = made.attach(ann.address, 0).await;
-    socket.events_until(is_prompt).await;
+    let (made, mut socket) = with_keys(&ann).await;
     let new = json!({ "values": { "LLM_API_KEY": "sk-after", "TOKEN": "a", "MORE": "b" } });
     let put = ann.request("PUT", "/v1/tenants/me/secrets/keys").body(new.to_string().into());
     ann.send(put.unwrap()).await.json(200);
@@ -363,16 +369,10 @@ async fn new_secrets_reach_a_session_also_when_who_gave_them_has_gone() {
     let daemon = Daemon::start().await;
     let server = server(&daemon).await;
     let ann = server.tenant("ann").await;
-    let bundle = json!({ "name": "keys", "values": { "LLM_API_KEY": "sk-0", "TOKEN": "0" } });
-    ann.post("/v1/tenants/me/secrets", &bundle).await.json(201);
-    let mut body = wanted("usr_ann");
-    body["secrets"] = json!(["keys"]);
-    let made = Made::new(&ann, &body).await;
-    let mut socket = made.attach(ann.address, 0).await;
-    socket.events_until(is_prompt).await;
+    let (_made, mut socket) = with_keys(&ann).await;
     let mut before = Value::Null;
     for round in 1..60_u64 {
-        let new = json!({ "values": { "LLM_API_KEY": "sk-0", "TOKEN": round.to_string() } });
+        let new = json!({ "values": { "LLM_API_KEY": "sk-before", "TOKEN": round.to_string() } });
         let put = ann.request("PUT", "/v1/tenants/me/secrets/keys").body(new.to_string().into());
         tokio::select! {
             _ = ann.send(put.unwrap()) => {}
