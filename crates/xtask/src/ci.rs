@@ -14,6 +14,9 @@ use crate::{say, tidy};
 /// Tests that may pass on a later try in one run. Each is a defect to be mended nevertheless.
 const FLAKY_MAX: usize = 4;
 
+/// Free bytes that a run on a clean checkout needs: half of it what is built, the rest sandboxes and templates.
+const ROOM_BYTES: u64 = 12 << 30;
+
 /// Where the runner writes what became of each test.
 const REPORT: &str = "nextest/ci/junit.xml";
 
@@ -36,7 +39,8 @@ const STEPS: &[Step] = &[
         name: "agents",
         arguments: &[
             "test",
-            "--package=agentd",
+            // As the tests are built: with the features of one package, much would be built twice.
+            "--workspace",
             "--test=it",
             "--locked",
             "programs::the_programs_are_in_place",
@@ -61,11 +65,13 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
     let report = target(root).join(REPORT);
     // Else that of an earlier run could be read; there may be none.
     let _ = std::fs::remove_file(&report);
+    say_room(root, "before");
     let mut results = vec![timed("tidy", || tidy::run(root))];
     for step in STEPS {
         say::line(&format!("== {}: cargo {}", step.name, step.arguments.join(" ")));
         results.push(timed(step.name, || cargo(root, step)));
     }
+    say_room(root, "after");
     let flaky = flaky(&std::fs::read_to_string(&report).unwrap_or_default());
     results.push(timed("flaky tests", || match flaky.len() {
         ..=FLAKY_MAX => Ok(()),
@@ -96,6 +102,22 @@ fn timed(
         say::error(&format!("{name}: {error:#}"));
     }
     (name, begin.elapsed().unwrap_or_default(), result)
+}
+
+/// Says how much is free where things are built and where tests have their sandboxes. With little of it, tests
+/// that fill a disk fail, and say nothing of the reason.
+fn say_room(root: &Path, when: &str) {
+    for dir in [root, &std::env::temp_dir()] {
+        let Ok(found) = rustix::fs::statvfs(dir) else { continue };
+        let free = found.f_bavail * found.f_frsize;
+        say::line(&format!("{} GiB free in {} {when} the checks", free >> 30, dir.display()));
+        if when == "before" && free < ROOM_BYTES {
+            say::line(&format!(
+                "hint: make room: a clean checkout needs about {} GiB",
+                ROOM_BYTES >> 30
+            ));
+        }
+    }
 }
 
 fn target(root: &Path) -> PathBuf {
