@@ -14,7 +14,7 @@ use crate::{say, tidy};
 /// Tests that may pass on a later try in one run. Each is a defect to be mended nevertheless.
 const FLAKY_MAX: usize = 4;
 
-/// Free bytes that a run on a clean checkout needs: half of it what is built, the rest sandboxes and templates.
+/// Free bytes that a run on a clean checkout needs: what is built, and beside it sandboxes and templates.
 const ROOM_BYTES: u64 = 12 << 30;
 
 /// Where the runner writes what became of each test.
@@ -107,8 +107,8 @@ fn timed(
 /// Says how much is free where things are built and where tests have their sandboxes. With little of it, tests
 /// that fill a disk fail, and say nothing of the reason.
 fn say_room(root: &Path, when: &str) {
-    for dir in [root, &std::env::temp_dir()] {
-        let Ok(found) = rustix::fs::statvfs(dir) else { continue };
+    for dir in [target(root), std::env::temp_dir()] {
+        let Ok(found) = rustix::fs::statvfs(&dir) else { continue };
         let free = found.f_bavail * found.f_frsize;
         say::line(&format!("{} GiB free in {} {when} the checks", free >> 30, dir.display()));
         if when == "before" && free < ROOM_BYTES {
